@@ -1,0 +1,1 @@
+"""What work *is*: pure values and decisions. No sockets, no files, no wall clock of its own."""

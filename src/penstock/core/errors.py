@@ -1,0 +1,84 @@
+"""Errors that teach: what happened, with the facts, and what to do next.
+
+Each class has a stable, searchable ``code``. Expected outcomes (a duplicate, a full
+queue) are return values elsewhere; an exception here means somebody must look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "BadInput",
+    "ConfigError",
+    "PenstockError",
+    "Problem",
+    "UnknownName",
+    "nearest",
+]
+
+
+class PenstockError(Exception):
+    """Something needs a person's attention; ``str()`` of it says what to try."""
+
+    code = "penstock"
+    remedy = ""
+
+    def __init__(self, message: str, *, remedy: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if remedy is not None:
+            self.remedy = remedy
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        head = f"{self.message} [{self.code}]"
+        return f"{head}\n  try: {self.remedy}" if self.remedy else head
+
+
+class ConfigError(PenstockError):
+    """A setting, option or registration cannot be used as given."""
+
+    code = "config"
+
+
+class BadInput(PenstockError):
+    """An input does not fit what a task declares; ``path`` names the field (``$.width``)."""
+
+    code = "input.invalid"
+
+    def __init__(self, message: str, *, path: str = "$", remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.path = path
+
+
+class Problem(PenstockError):
+    """The environment refused: a missing binary, a busy port, a server of the wrong version."""
+
+    code = "environment"
+
+
+class UnknownName(PenstockError):
+    """A name that nobody declared; the remedy suggests the nearest one."""
+
+    code = "name.unknown"
+
+    def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
+        near = nearest(name, known)
+        hint = f"did you mean {near!r}?" if near else _known(known)
+        super().__init__(f"{kind} {name!r} is not known", remedy=hint, code=f"{kind}.unknown")
+        self.name = name
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to ``name``, if any is close enough to be meant."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+def _known(known: Collection[str]) -> str:
+    if not known:
+        return "nothing of that kind is declared yet"
+    return "known: " + ", ".join(sorted(known)[:12])
