@@ -95,7 +95,7 @@ class EventSink(Protocol):
 class Silent:
     """The sink that keeps nothing."""
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:  # noqa: ARG002 - keeping nothing is its job
         return
 
     async def flush(self) -> None:

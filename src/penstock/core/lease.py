@@ -27,6 +27,7 @@ class Lease:
     term: timedelta
     until: datetime | None = None
     proof: Proof = Proof.INFERRED
+    renew_every: timedelta | None = None
 
     def lapsed(self, now: datetime) -> bool:
         return self.until is not None and now >= self.until
@@ -36,5 +37,5 @@ class Lease:
 
     @property
     def beat(self) -> timedelta:
-        """How often to renew: three chances within one term."""
-        return self.term / 3
+        """How often to renew: as agreed, else so that there are three chances within one term."""
+        return self.renew_every or self.term / 3

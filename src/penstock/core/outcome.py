@@ -193,7 +193,12 @@ Outcome = Done | Failed | Snoozed | Continued | Interrupted | Cancelled | Lost
 
 
 def outcome_of_value(value: Any) -> Outcome:
-    """What a returned value means; verbs may be returned as well as raised."""
+    """What a returned value means; verbs may be returned as well as raised.
+
+    A handler that wants a status of its own returns ``Done(value, status=201)``.
+    """
+    if isinstance(value, Done):
+        return value
     if isinstance(value, HandlerSays):
         return outcome_of_error(value)
     return Done(value)
