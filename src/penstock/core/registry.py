@@ -64,7 +64,7 @@ class Registry:
         meta: Mapping[str, Any] | None = None,
     ) -> Task:
         """Declare ``fn`` as a task; every mistake is told here, not at the first job."""
-        own_name = name or getattr(fn, "__name__", "")
+        own_name = name or str(getattr(fn, "__name__", ""))
         own_names = dict(names or {})
         check_name(own_name, own_names)
         if retries is not None and retry is not None:
