@@ -8,7 +8,7 @@ result that holds a ``null`` is looked at once more; all others pay nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -53,24 +53,35 @@ def _checked(value: Any, encoder: msgspec.json.Encoder) -> bytes:
 
 
 def _refuse_nan(value: Any, path: str) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise JsonError(f"{value!r} at {path} is not JSON")
-    elif isinstance(value, Mapping):
-        for key, member in value.items():
-            _refuse_nan(member, f"{path}.{key}")
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        _refuse_items(value, path)
-    elif not isinstance(value, (str, bytes, int, bool, type(None))):
-        _refuse_members(value, path)
+    """Walk all of ``value`` without recursion: it may be as deep as the encoder allows."""
+    todo: list[tuple[Any, _Place]] = [(value, (None, path))]
+    while todo:
+        item, place = todo.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise JsonError(f"{item!r} at {_path(place)} is not JSON")
+        elif not isinstance(item, (str, bytes, int, type(None))):
+            todo.extend((member, (place, step)) for step, member in _members(item))
 
 
-def _refuse_items(items: Iterable[Any], path: str) -> None:
-    for position, item in enumerate(items):
-        _refuse_nan(item, f"{path}[{position}]")
+_Place = tuple[Any, str]  # the place around it, and the last step of the path
 
 
-def _refuse_members(value: Any, path: str) -> None:
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ())
-    for name in names:
-        _refuse_nan(getattr(value, name, None), f"{path}.{name}")
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return ((f".{key}", member) for key, member in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((f"[{position}]", item) for position, item in enumerate(value))
+    names: Iterable[str] = getattr(value, "__struct_fields__", None) or getattr(
+        value, "__dataclass_fields__", ()
+    )
+    return ((f".{name}", getattr(value, name, None)) for name in names)
+
+
+def _path(place: _Place) -> str:
+    steps: list[str] = []
+    around: Any = place
+    while around is not None:
+        steps.append(around[1])
+        around = around[0]
+    return "".join(reversed(steps))

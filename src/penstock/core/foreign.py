@@ -31,7 +31,7 @@ def decode_foreign(kind: Any, value: Any) -> Any:
 
 def encode_foreign(value: Any) -> Any:
     """A msgspec ``enc_hook``: a foreign ``value`` as JSON-ready builtins."""
-    kind = type(value)
+    kind: Any = type(value)
     if not is_foreign(kind):
         raise NotImplementedError(f"a {kind.__qualname__} is not JSON")
     return _adapter(kind).dump_python(value, mode="json", by_alias=True)

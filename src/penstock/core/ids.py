@@ -6,7 +6,6 @@ import secrets
 from datetime import UTC, datetime
 
 import uuid_utils
-from ulid import ULID
 
 __all__ = ["short_token", "ulid", "uuid7", "uuid7_instant"]
 
@@ -18,6 +17,8 @@ def uuid7() -> str:
 
 def ulid() -> str:
     """A 26-character ULID in Crockford's base 32."""
+    from ulid import ULID  # slow to load (package metadata), and few processes need it
+
     return str(ULID())
 
 
