@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.broker.errors import NoResponders
 from penstock.core.errors import Problem
 
 if TYPE_CHECKING:
@@ -98,16 +99,17 @@ async def check_server(link: Link, *, domain: str | None = None) -> ServerInfo:
     prefix = f"$JS.{domain}.API" if domain else "$JS.API"
     try:
         reply = await link.request(f"{prefix}.INFO".encode())
-    except Exception as error:
-        if type(error).__name__ != "NoResponders":
-            raise
+        answer: dict[str, Any] = msgspec.json.decode(reply.payload)
+    except NoResponders:
+        answer = {"error": {"description": "nobody answers for it"}}
+    if "error" in answer:
         raise Problem(
-            f"JetStream is not enabled on the NATS server ({_link_version(link)})",
+            f"JetStream is not enabled for us on the NATS server ({_link_version(link)}): "
+            f"{answer['error'].get('description')}",
             code="nats.server.jetstream",
-            remedy="start it with `jetstream {}` in its configuration, or leave the URL away "
-            "to have one embedded.",
-        ) from error
-    answer: dict[str, Any] = msgspec.json.decode(reply.payload)
+            remedy="add `jetstream {}` to the server's configuration and enable it for the "
+            "account, or leave the URL away to have a server embedded.",
+        )
     level = int(answer.get("api", {}).get("level", 0))
     info = ServerInfo(_link_version(link), level, link.max_payload, True)
     if level < MIN_API_LEVEL:
@@ -158,4 +160,5 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def _link_version(link: Link) -> str:
-    return str(link.client.connected_server_version)
+    found = re.search(r"\d[^>\s]*", str(link.client.connected_server_version))
+    return found[0] if found else "of unknown version"
