@@ -28,6 +28,7 @@ __all__ = ["Follower", "Start"]
 
 Start = Literal["all", "last_per_subject", "new"] | int
 _INACTIVE = timedelta(minutes=5)
+_GLANCE = 0.5  # what was to come may be deleted by now: look again after that
 _PATIENCE = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # between tries to get the consumer back
 
 
@@ -87,7 +88,9 @@ class Follower:
             try:
                 if self._stale:
                     await self._reopen()
-                batch = await self._pull(most, left)
+                batch = await self._pull(most, left if self.caught_up else min(left, _GLANCE))
+                if batch == [] and not self.caught_up:
+                    await self._ask_whether_caught_up()
             except LinkClosed:
                 raise
             except LinkError:
@@ -97,7 +100,7 @@ class Follower:
             if batch and (ordered := self._in_order(batch)):
                 self._tries = 0
                 return ordered
-            if batch == [] or time.monotonic() >= deadline:
+            if (batch == [] and self.caught_up) or time.monotonic() >= deadline:
                 return []
         return []
 
@@ -134,6 +137,13 @@ class Follower:
             if error.err_code == STREAM_MISSING:
                 raise
             raise ConsumerGone(str(error)) from error
+
+    async def _ask_whether_caught_up(self) -> None:
+        try:
+            info = await self._js.consumer_info(self._stream, self._consumer)
+        except ApiError as error:
+            raise ConsumerGone(str(error)) from error
+        self.caught_up = not info.num_pending
 
     async def _compare_stream(self) -> None:
         """Note where the stream is, and start again if it is not the one we were reading."""
