@@ -29,6 +29,7 @@ from penstock.core import codec
 from penstock.core.codec import JsonError
 from penstock.core.errors import BadInput, ConfigError
 from penstock.core.foreign import decode_foreign, encode_foreign
+from penstock.core.hints import accepts_array, accepts_object
 from penstock.core.invocation import MISSING
 from penstock.core.refusal import missing_field, refusal, unknown_field
 from penstock.core.schema_of import input_schema, output_schema
@@ -54,6 +55,7 @@ class Binding:
         "_output",
         "_places",
         "_positional",
+        "_reserved",
         "_rest",
         "_struct",
         "_takes_array",
@@ -72,6 +74,7 @@ class Binding:
         self.context_parameter = signature.context
         self._names = {p.wire_name: p for p in signature.fields}
         self._bare = not signature.fields
+        self._reserved = {signature.context, *(p.name for p in signature.fields)}
         self._struct = _struct_of(signature)
         self._hook = decode_foreign if signature.has_foreign else None
         self._rest = _struct_of_one(signature.rest)
@@ -80,8 +83,8 @@ class Binding:
         self._places = {p.wire_name: f"$[{i}]" for i, p in enumerate(signature.positional)}
         self._positional = _passed_by_position(signature)
         self._whole = _whole_parameter(signature, shape)
-        self._takes_object = _first_takes(signature, _OBJECTS)
-        self._takes_array = _first_takes(signature, _ARRAYS)
+        self._takes_object = _first_takes_object(signature)
+        self._takes_array = self._whole is not None and accepts_array(self._whole.hint)
         self._input: dict[str, Any] | None = None
         self._output: dict[str, Any] | None = None
 
@@ -141,7 +144,7 @@ class Binding:
         values = self._decoded({k: v for k, v in body.items() if k in self._names}, _NOWHERE)
         for name, value in body.items():
             if name not in self._names:
-                values[name] = _decode_one(value, self._extra, f"$.{name}")
+                values[name] = self._undeclared(name, value, "$")
         return values
 
     def _bind_array(self, body: Sequence[Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
@@ -174,11 +177,15 @@ class Binding:
                 raise _given_twice(name, f"{place}.{name}")
             if name in self._names:
                 named[name], places[name] = value, f"{place}.{name}"
-            elif self._extra is None:
-                raise unknown_field(name, list(self._names), place)
             else:
-                others[name] = _decode_one(value, self._extra, f"{place}.{name}")
+                others[name] = self._undeclared(name, value, place)
         return self._decoded(named, places) | others
+
+    def _undeclared(self, name: str, value: Any, place: str) -> Any:
+        """A member for ``**kwargs``, which must not pass for a parameter it does not name."""
+        if self._extra is None or name in self._reserved:
+            raise unknown_field(name, list(self._names), place)
+        return _decode_one(value, self._extra, f"{place}.{name}")
 
     def _is_named(self, body: Sequence[Any]) -> bool:
         """Whether an array is one object that binds by name."""
@@ -348,47 +355,15 @@ def _whole_parameter(signature: Signature, shape: Shape) -> Parameter | None:
             f"{len(signature.fields)}",
             remedy="take one parameter (and a Context), or leave input= out",
         )
-    if shape == "whole" or (
-        shape == "auto" and alone and _accepts(signature.fields[0].hint, _OBJECTS)
-    ):
+    if shape == "whole" or (shape == "auto" and alone and accepts_object(signature.fields[0].hint)):
         return signature.fields[0]
     return None
 
 
-_info = msgspec.inspect
-_OBJECTS: Final = (
-    _info.AnyType,
-    _info.StructType,
-    _info.DataclassType,
-    _info.TypedDictType,
-    _info.DictType,
-    _info.CustomType,
-)
-_ARRAYS: Final = (
-    _info.AnyType,
-    _info.ListType,
-    _info.TupleType,
-    _info.VarTupleType,
-    _info.SetType,
-    _info.FrozenSetType,
-    _info.NamedTupleType,
-    _info.CustomType,
-)
-
-
-def _first_takes(signature: Signature, kinds: tuple[type, ...]) -> bool:
-    first = next(iter(signature.positional or signature.fields), None)
-    if first is not None and (signature.positional or kinds is _ARRAYS):
-        return _accepts(first.hint, kinds)
-    return signature.rest is not None and _accepts(signature.rest.hint, kinds)
-
-
-def _accepts(hint: Any, kinds: tuple[type, ...]) -> bool:
-    described = msgspec.inspect.type_info(hint)
-    while isinstance(described, _info.Metadata):
-        described = described.type
-    arms = described.types if isinstance(described, _info.UnionType) else (described,)
-    return any(isinstance(arm, kinds) for arm in arms)
+def _first_takes_object(signature: Signature) -> bool:
+    """Whether the first positional value may be an object of its own."""
+    first = next(iter(signature.positional), signature.rest)
+    return first is not None and accepts_object(first.hint)
 
 
 def _given_twice(name: str, path: str) -> BadInput:

@@ -8,7 +8,7 @@ result that holds a ``null`` is looked at once more; all others pay nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -72,9 +72,8 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
         return ((f".{key}", member) for key, member in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
         return ((f"[{position}]", item) for position, item in enumerate(value))
-    names: Iterable[str] = getattr(value, "__struct_fields__", None) or getattr(
-        value, "__dataclass_fields__", ()
-    )
+    names: Any = getattr(value, "__struct_fields__", None)
+    names = names or getattr(value, "__dataclass_fields__", ())
     return ((f".{name}", getattr(value, name, None)) for name in names)
 
 

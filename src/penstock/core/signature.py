@@ -16,11 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Union
 
-import msgspec
-
 from penstock.core.context import Context
 from penstock.core.errors import ConfigError
-from penstock.core.foreign import is_foreign
+from penstock.core.hints import foreign_types
 from penstock.core.invocation import MISSING
 
 __all__ = ["Name", "Parameter", "Signature", "read_signature"]
@@ -28,10 +26,6 @@ __all__ = ["Name", "Parameter", "Signature", "read_signature"]
 Kind = inspect._ParameterKind
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_DECODABLE: Final = (
-    "use JSON types, datetime, UUID, Decimal, enums, dataclasses, TypedDicts, msgspec Structs "
-    "or pydantic models"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +213,7 @@ def _parameter(raw: inspect.Parameter, hint: Any, label: str) -> Parameter:
             )
     if default is None and hint is not Any:
         hint = hint | None if not isinstance(hint, str) else hint
-    foreign = _foreign_types(raw.name, hint, label)
+    foreign = foreign_types(hint, f"parameter {raw.name!r} of {label}")
     return Parameter(
         raw.name,
         wire_name,
@@ -249,41 +243,3 @@ def _refuse_shared_names(taken: list[Parameter], label: str) -> None:
                 f"{parameter.wire_name!r}",
                 remedy="give one of them another Name",
             )
-
-
-# What JSON can be decoded to ----------------------------------------------------------
-
-
-def _foreign_types(name: str, hint: Any, label: str) -> list[Any]:
-    """The pydantic types within ``hint``; whatever else cannot be decoded is refused."""
-    where = f"parameter {name!r} of {label}"
-    try:
-        described = msgspec.inspect.type_info(hint)
-    except Exception as error:  # also for classes with forward references
-        raise ConfigError(f"{where} cannot be decoded: {error}", remedy=_DECODABLE) from error
-    odd_types = _custom_types(described, set())
-    for odd in odd_types:
-        if not is_foreign(odd):
-            raise ConfigError(
-                f"{where} needs a {_spelled(odd)}, which cannot be decoded from JSON",
-                remedy=_DECODABLE,
-            )
-    return odd_types
-
-
-def _custom_types(node: Any, seen: set[int]) -> list[Any]:
-    if id(node) in seen:
-        return []
-    seen.add(id(node))
-    if isinstance(node, msgspec.inspect.CustomType):
-        return [node.cls]
-    if isinstance(node, tuple):
-        return [odd for item in node for odd in _custom_types(item, seen)]
-    if isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)):
-        members = (getattr(node, name) for name in node.__struct_fields__ if "default" not in name)
-        return [odd for member in members for odd in _custom_types(member, seen)]
-    return []
-
-
-def _spelled(kind: Any) -> str:
-    return getattr(kind, "__qualname__", None) or str(kind)
