@@ -245,12 +245,16 @@ class Killer:
         within: float = 60.0,
     ) -> None:
         """Kill as the window says, then let the program live until ``until`` holds."""
-        async with asyncio.timeout(within):
-            if isinstance(window, KillPoint):
-                await self._die_at(window, within)
-            else:
-                await self._die_at_random(window, dice)
-            await self._live(until, within)
+        try:
+            async with asyncio.timeout(within):
+                if isinstance(window, KillPoint):
+                    await self._die_at(window, within)
+                else:
+                    await self._die_at_random(window, dice)
+                await self._live(until, within)
+        except TimeoutError as error:
+            lives = f"{self.deaths} deaths, {self.starts} starts"
+            raise Unmet(f"window {window} was not over within {within:g} s: {lives}") from error
 
     async def _die_at(self, point: KillPoint, within: float) -> None:
         async with self._born(point.env) as program:

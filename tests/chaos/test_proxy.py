@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio
 import redis.exceptions
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from tests.chaos.frames import Splitter
@@ -96,7 +97,7 @@ async def test_what_the_client_says_can_be_lost_too(proxy: FaultProxy) -> None:
     async with connected(proxy.url) as client:
         heard: list[bytes] = []
 
-        async def listen(message: nats.aio.msg.Msg) -> None:
+        async def listen(message: Msg) -> None:
             heard.append(message.data)
 
         await client.subscribe("word.>", cb=listen)
@@ -190,7 +191,7 @@ async def test_redis_is_delayed_and_cut_as_plain_bytes() -> None:
 
         proxy.blackhole()
         with pytest.raises(redis.exceptions.TimeoutError):
-            await client.execute_command("PING")
+            await client.get("key")
         proxy.heal()
 
         proxy.refuse()
