@@ -1,0 +1,132 @@
+"""A redis-py client that the caller already has, behind the same doors as our own links.
+
+Asyncio or blocking, single node or cluster, decoding its answers or not: all are taken.
+Never closed here unless we made it ourselves (`cluster_port`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from penstock.broker.redis_port import RedisLost, RedisPort, RedisUnreachable, SyncRedisPort
+from penstock.broker.resp import Arg, RedisRefused, Reply
+from penstock.core.errors import ConfigError
+
+__all__ = ["cluster_port", "foreign_port", "foreign_sync_port", "sync_cluster_port"]
+
+_SCAN_COUNT = 1000
+
+
+def foreign_port(client: Any) -> RedisPort:
+    """The asyncio door over ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
+    _check(client, wants_async=True)
+    return _ForeignPort(client, owned=False)
+
+
+def foreign_sync_port(client: Any) -> SyncRedisPort:
+    """The blocking door over ``redis.Redis`` or ``redis.RedisCluster``."""
+    _check(client, wants_async=False)
+    return _ForeignSyncPort(client, owned=False)
+
+
+def cluster_port(url: str) -> RedisPort:
+    """A new asyncio cluster client; ``url`` names any one node."""
+    from redis.asyncio import RedisCluster
+
+    return _ForeignPort(RedisCluster.from_url(url), owned=True)
+
+
+def sync_cluster_port(url: str) -> SyncRedisPort:
+    """A new blocking cluster client; ``url`` names any one node."""
+    from redis import RedisCluster
+
+    return _ForeignSyncPort(RedisCluster.from_url(url), owned=True)
+
+
+class _ForeignPort:
+    def __init__(self, client: Any, *, owned: bool) -> None:
+        self._client = client
+        self._owned = owned
+
+    async def execute(self, *args: Arg) -> Reply:
+        try:
+            return await self._client.execute_command(*args)
+        except Exception as error:
+            raise _ours(error) from error
+
+    async def pipeline(self, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
+        replies: list[Reply] = []
+        for command in commands:
+            try:
+                replies.append(await self.execute(*command))
+            except RedisRefused as refused:
+                replies.append(refused)
+        return replies
+
+    async def scan(self, pattern: str) -> AsyncIterator[bytes]:
+        async for key in self._client.scan_iter(match=pattern, count=_SCAN_COUNT):
+            yield key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+
+    async def aclose(self) -> None:
+        if self._owned:
+            await self._client.aclose()
+
+
+class _ForeignSyncPort:
+    def __init__(self, client: Any, *, owned: bool) -> None:
+        self._client = client
+        self._owned = owned
+
+    def execute(self, *args: Arg) -> Reply:
+        try:
+            reply: Reply = self._client.execute_command(*args)
+        except Exception as error:
+            raise _ours(error) from error
+        return reply
+
+    def pipeline(self, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
+        replies: list[Reply] = []
+        for command in commands:
+            try:
+                replies.append(self.execute(*command))
+            except RedisRefused as refused:
+                replies.append(refused)
+        return replies
+
+    def scan(self, pattern: str) -> Iterator[bytes]:
+        for key in self._client.scan_iter(match=pattern, count=_SCAN_COUNT):
+            yield key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+
+    def close(self) -> None:
+        if self._owned:
+            self._client.close()
+
+
+def _check(client: Any, *, wants_async: bool) -> None:
+    if not hasattr(client, "execute_command"):
+        raise ConfigError(
+            f"{type(client).__name__} is not a redis-py client",
+            remedy="pass redis.asyncio.Redis, redis.Redis, a RedisCluster of either, or a URL.",
+        )
+    is_async = ".asyncio" in "".join(base.__module__ for base in type(client).__mro__)
+    if is_async != wants_async:
+        right = "redis.asyncio.Redis" if wants_async else "redis.Redis"
+        raise ConfigError(
+            f"a {'blocking' if wants_async else 'asyncio'} Redis client was given",
+            remedy=f"pass {right}, or use the other OmniQ client.",
+        )
+
+
+def _ours(error: Exception) -> Exception:
+    """The same failure in the words of our own links."""
+    from redis import exceptions as theirs
+
+    if isinstance(error, theirs.NoScriptError):
+        return RedisRefused("NOSCRIPT No matching script.")
+    if isinstance(error, (theirs.ConnectionError, theirs.TimeoutError)):
+        kind = RedisUnreachable if "connecting to" in str(error) else RedisLost
+        return kind(str(error) or type(error).__name__)
+    if isinstance(error, theirs.ResponseError):
+        return RedisRefused(str(error))
+    return error

@@ -1,0 +1,1 @@
+"""What work *says* on the wire: five rooms of one shape, strangers to each other."""

@@ -1,0 +1,75 @@
+"""Which Redis a client talks to: a URL, a client of the caller's, a cluster, or our own server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.broker.redis_embedded import EmbeddedRedis
+from penstock.broker.redis_port import RedisPort, SyncRedisPort
+from penstock.core.errors import ConfigError
+
+__all__ = ["OpenDoor", "open_door", "open_sync_door"]
+
+
+@dataclass(slots=True)
+class OpenDoor:
+    """What was asked for, and the server that was started for it, if any."""
+
+    url: str | None
+    redis: Any
+    cluster: bool
+    folder: str | None
+    timeout: float | None
+    server: EmbeddedRedis | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.url is not None and self.redis is not None:
+            raise ConfigError("both a URL and a Redis client are given", remedy="give one.")
+        if self.cluster and self.url is None:
+            raise ConfigError("a cluster needs the URL of one of its nodes")
+        if self.folder is not None and (self.url or self.redis is not None):
+            raise ConfigError("a folder is for the embedded Redis; a URL or client was given too")
+
+    def start_server(self) -> str:
+        """The URL of our own server, started if it is not running yet."""
+        if self.server is None:
+            self.server = EmbeddedRedis(self.folder)
+        return self.server.start().url
+
+    def stop_server(self) -> None:
+        """Stop our own server, if there is one."""
+        if self.server is not None:
+            self.server.stop()
+
+
+async def open_door(door: OpenDoor) -> RedisPort:
+    """The asyncio connection that was asked for."""
+    if door.redis is not None:
+        from penstock.broker.redis_foreign import foreign_port
+
+        return foreign_port(door.redis)
+    if door.cluster and door.url is not None:
+        from penstock.broker.redis_foreign import cluster_port
+
+        return cluster_port(door.url)
+    from penstock.broker.redis_link import RedisLink
+
+    url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
+    return RedisLink(url, timeout=door.timeout)
+
+
+def open_sync_door(door: OpenDoor) -> SyncRedisPort:
+    """The blocking connection that was asked for."""
+    if door.redis is not None:
+        from penstock.broker.redis_foreign import foreign_sync_port
+
+        return foreign_sync_port(door.redis)
+    if door.cluster and door.url is not None:
+        from penstock.broker.redis_foreign import sync_cluster_port
+
+        return sync_cluster_port(door.url)
+    from penstock.broker.redis_sync import SyncRedisLink
+
+    return SyncRedisLink(door.url or door.start_server(), timeout=door.timeout)

@@ -1,0 +1,115 @@
+"""Looking at queues from threads: `Monitor` without ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from penstock.broker.redis_port import SyncRedisPort
+from penstock.protocols.omniq.calls import Call, Scripts
+from penstock.protocols.omniq.views import (
+    QUEUE_KEYS,
+    Counts,
+    GroupStatus,
+    JobInfo,
+    Overview,
+    QueueStats,
+    State,
+    Views,
+    queue_of,
+)
+
+__all__ = ["SyncMonitor"]
+
+T = TypeVar("T")
+
+_OVERVIEW_LANES: tuple[State, ...] = ("wait", "active", "delayed", "failed", "completed")
+
+
+class _Run(Protocol):
+    def __call__(self, call: Call[T], /) -> T: ...
+
+
+class SyncMonitor:
+    """Reads, never writes. Found at ``client.monitor``."""
+
+    def __init__(self, scripts: Scripts, run: _Run, port: Callable[[], SyncRedisPort]) -> None:
+        self._views = Views(scripts)
+        self._run = run
+        self._port = port
+
+    def counts(self, queue: str) -> Counts:
+        """True lengths of the lanes."""
+        return self._run(self._views.counts(queue))
+
+    def groups_ready(self, queue: str, *, offset: int = 0, limit: int = 200) -> list[str]:
+        """The gids that may run a job now, next first; at most 2000."""
+        pairs = self._run(self._views.groups_ready(queue, offset, limit))
+        return [gid for gid, _ in pairs]
+
+    def groups_ready_with_scores(
+        self, queue: str, *, offset: int = 0, limit: int = 200
+    ) -> list[tuple[str, int]]:
+        """As `groups_ready`, with the instant each became ready."""
+        return self._run(self._views.groups_ready(queue, offset, limit))
+
+    def group_status(self, queue: str, gids: Sequence[str]) -> list[GroupStatus]:
+        """How these groups stand."""
+        return self._run(self._views.group_status(queue, gids))
+
+    def sample_active(self, queue: str, *, limit: int = 50) -> list[JobInfo]:
+        """Running jobs, the lease that ends first at the front; at most 500."""
+        return self._run(self._views.sample(queue, "active", limit))
+
+    def sample_delayed(self, queue: str, *, limit: int = 50) -> list[JobInfo]:
+        """Jobs that wait for their time, next first; at most 500."""
+        return self._run(self._views.sample(queue, "delayed", limit))
+
+    def sample_failed(self, queue: str, *, limit: int = 50) -> list[JobInfo]:
+        """Jobs that failed for good, newest first; at most 500."""
+        return self._run(self._views.sample(queue, "failed", limit))
+
+    def get_job(self, queue: str, job_id: str) -> JobInfo | None:
+        """One job, whatever its state."""
+        jobs = self._run(self._views.find_jobs(queue, (job_id,)))
+        return jobs[0] if jobs else None
+
+    def find_jobs(self, queue: str, job_ids: Sequence[str]) -> list[JobInfo]:
+        """Those of up to 500 jobs that exist."""
+        return self._run(self._views.find_jobs(queue, job_ids))
+
+    def lane_page(
+        self,
+        queue: str,
+        lane: State,
+        *,
+        offset: int = 0,
+        limit: int = 25,
+        reverse: bool = False,
+        gid: str = "",
+    ) -> list[JobInfo]:
+        """Up to 25 jobs of a lane, or with ``gid`` of that group's line."""
+        return self._run(
+            self._views.lane_page(queue, lane, offset=offset, limit=limit, reverse=reverse, gid=gid)
+        )
+
+    def stats(self, queue: str) -> QueueStats:
+        """The counters that SDK 4.x keeps."""
+        return self._run(self._views.stats(queue))
+
+    def stats_many(self, queues: Sequence[str]) -> list[QueueStats]:
+        """As `stats` for several queues."""
+        return [self.stats(queue) for queue in queues]
+
+    def scan_queues(self) -> list[str]:
+        """The names of all queues on this Redis. Walks all keys: for people, not for loops."""
+        port = self._port()
+        found: list[bytes] = list(port.scan(QUEUE_KEYS))
+        return sorted(queue_of(found))
+
+    def overview(self, queue: str) -> Overview:
+        """Counters, lengths and the first ten jobs of each lane."""
+        lanes: dict[str, Any] = {}
+        for lane in _OVERVIEW_LANES:
+            lanes[lane] = self.lane_page(queue, lane, limit=10)
+        return Overview(stats=self.stats(queue), counts=self.counts(queue), lanes=lanes)
