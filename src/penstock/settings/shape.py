@@ -14,6 +14,8 @@ from penstock.core.task import length_of_time
 
 __all__ = ["Field", "converted", "fields_of", "sections_of", "traits_of", "type_words"]
 
+_WORDS_OF_TRUTH = {"yes": True, "on": True, "no": False, "off": False}
+
 
 class Field(NamedTuple):
     """One setting: ``worker.grace``, its type, its default and what it is for."""
@@ -58,6 +60,8 @@ def converted(value: Any, kind: Any, *, lax: bool) -> Any:
         choices = [get_origin(choice) or choice for choice in _choices(kind)]
         if any(choice in (list, tuple, set, frozenset) for choice in choices):
             value = [part.strip() for part in value.split(",") if part.strip()]
+        elif choices == [bool]:
+            value = _WORDS_OF_TRUTH.get(value.lower(), value)
         elif str not in choices and dict in choices:
             value = msgspec.json.decode(value)
     return msgspec.convert(value, kind, strict=not lax)

@@ -1,0 +1,71 @@
+"""``penstock worker``: the handlers of an application, served until a signal says stop."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.child import stop_with_parent
+from penstock.cli.load import load_app
+from penstock.cli.options import configured, setting
+from penstock.cli.output import say
+from penstock.cli.remote import found_dev_server, run_async, settings_at
+from penstock.cli.root import COMMANDS
+from penstock.core.invocation import PROTOCOLS
+from penstock.settings import Loaded, Settings
+from penstock.settings.shape import sections_of
+
+__all__ = ["worker"]
+
+
+def _protocol_flags(function: click.decorators.FC) -> click.decorators.FC:
+    """One flag for each protocol whose room is there."""
+    for name in reversed([name for name in PROTOCOLS if name in sections_of(Settings)]):
+        function = click.option(f"--{name}", name, is_flag=True, help=f"Serve {name}.")(function)
+    return function
+
+
+@click.command(short_help=COMMANDS["worker"])
+@click.argument("app", metavar="MODULE:APP")
+@_protocol_flags
+@setting("worker.concurrency", "--concurrency", "Handlers at once, per process.", metavar="N")
+@setting("worker.processes", "--processes", "Worker processes.", metavar="N")
+@setting("worker.grace", "--grace", "How long handlers may finish when stopping.", metavar="TIME")
+@setting("worker.max_jobs", "--max-jobs", "Replace a process after so many jobs.", metavar="N")
+@setting("worker.max_rss_mb", "--max-rss", "Replace a process above so much memory.", metavar="MB")
+@setting("log.format", "--log-format", "text, json or auto.", metavar="FORMAT")
+@setting("log.level", "--log-level", "debug, info, warning or error.", metavar="LEVEL")
+@configured
+def worker(loaded: Loaded, app: str, **flags: bool) -> int:
+    """Run the handlers of MODULE:APP until SIGTERM or Ctrl-C.
+
+    The first signal stops pulling and lets handlers finish (--grace); a second one does not
+    wait. Which protocols are served: those with a flag here, else those with a section in the
+    settings, else natq.
+    """
+    stop_with_parent()
+    chosen = tuple(name for name in PROTOCOLS if flags.get(name))
+    protocols = chosen or loaded.configured or ("natq",)
+    return _serve(_joined(loaded), app, protocols)
+
+
+def _serve(settings: Settings, spec: str, protocols: tuple[str, ...]) -> int:
+    """One worker process; its exit code."""
+    application = load_app(spec)
+    from penstock.app import serve
+
+    def ready(url: str) -> None:
+        say(f"serving {spec} over {', '.join(protocols)} at {url}")
+
+    work = serve(application, settings, protocols, ready=ready)
+    return run_async(work, uvloop=settings.worker.uvloop)
+
+
+def _joined(loaded: Loaded) -> Settings:
+    """The settings, with the address of a `penstock dev` in this folder where none is given."""
+    if loaded.settings.nats.url or loaded.settings.data:
+        return loaded.settings
+    url = found_dev_server(loaded.settings)
+    if url is None:
+        return loaded.settings
+    say(f"using the server of the `penstock dev` that runs here: {url}")
+    return settings_at(loaded.settings, url)
