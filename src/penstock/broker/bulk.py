@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.broker.errors import LinkBusy, PayloadTooLarge
@@ -72,9 +72,14 @@ async def publish_many(
     """
     bulk = _Bulk(publisher, min(window, publisher.link.options.max_in_flight), on_failure)
     try:
-        async for message in _each(messages):
-            if not bulk.try_send(message):
-                await bulk.send(message)
+        if isinstance(messages, AsyncIterable):
+            async for message in messages:
+                if not bulk.try_send(message):
+                    await bulk.send(message)
+        else:
+            for message in messages:
+                if not bulk.try_send(message):
+                    await bulk.send(message)
         await bulk.settle(0)
     finally:
         bulk.abandon()
@@ -165,11 +170,3 @@ def _settled(result: Written) -> asyncio.Future[Written]:
     future.set_result(result)
     return future
 
-
-async def _each(messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[Outgoing]:
-    if isinstance(messages, AsyncIterable):
-        async for message in messages:
-            yield message
-    else:
-        for message in messages:
-            yield message

@@ -1,11 +1,12 @@
 """Dialling: one nats-py client, connected as the options say, or one clear sentence why not.
 
 nats-py keeps what it is good at: the handshake, authentication, TLS, reconnecting and
-replaying subscriptions. Two of its habits are unsafe for us and corrected here:
+replaying subscriptions. Three of its habits are unsafe for us and corrected here:
 
 - it talks in the clear when a server does not ask for TLS, even if we were told to;
 - it closes a dead connection politely, which waits for bytes nobody will ever take, so
-  a frozen server or a silent network would keep it from reconnecting.
+  a frozen server or a silent network would keep it from reconnecting;
+- it gives up for good on an error of the server, such as credentials that ran out.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ class GuardedClient(Client):
                     raise nats_errors.SecureConnWantedError
                 info["tls_required"] = True
         await super()._process_info(info, initial_connection)
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "permissions violation" in err_msg.lower() or not self.is_connected:
+            await super()._process_err(err_msg)
+        else:
+            await self._error_cb(nats_errors.Error(f"nats: {err_msg.strip(chr(39))}"))
+            await self._process_op_err(nats_errors.Error(err_msg))
 
     async def _process_op_err(self, e: Exception) -> None:
         if self.is_connected:

@@ -30,6 +30,7 @@ PRIVATE_NAMES = (
     "_flush_queue",
     "_pending",
     "_pending_data_size",
+    "_process_err",
     "_process_info",
     "_process_msg",
     "_process_op_err",
@@ -144,19 +145,8 @@ class _FastParser(Parser):
             if not isinstance(frame, bytes):
                 sid, subject, reply, headers, payload = frame
                 await self.nc._process_msg(int(sid), subject, reply or b"", payload, headers)
-            elif frame.startswith(b"-ERR") and not _is_denial(frame):
-                await self._survive(frame)
             else:
                 await super().parse(frame)
-
-    async def _survive(self, frame: bytes) -> None:
-        """Reconnect after an error that ends a connection; nats-py alone would give up for good."""
-        text = frame[4:].strip().strip(b"'").decode(errors="replace")
-        await self.nc._process_op_err(nats_errors.Error(f"nats: {text.lower()}"))
-
-
-def _is_denial(frame: bytes) -> bool:
-    return b"permissions violation" in frame.lower()
 
 
 def _large_frame(

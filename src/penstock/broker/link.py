@@ -337,9 +337,7 @@ class Link(ABC):
                 f"a message of {size} bytes to {subject.decode(errors='replace')!r} exceeds "
                 f"the server's max_payload of {self._max_payload}"
             )
-        if subject.split() != [
-            subject
-        ]:  # an identity check for good subjects: split copies nothing
+        if subject.split() != [subject]:  # cheap: for a good subject split copies nothing
             raise BadSubject(f"{subject!r} cannot be a subject")
         if self._closed_by is not None:
             raise self._closed_by

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nats import errors as nats_errors
@@ -18,6 +19,9 @@ from penstock.broker.link import Link, Subscription
 from penstock.broker.options import NatsOptions
 
 __all__ = ["PlainLink"]
+
+MAX_AHEAD = 1 << 20  # bytes handed to nats-py before the server confirms
+PACE_SECONDS = 0.5  # a confirmation asked for on a lost connection never comes: ask again
 
 
 class _Outgoing(NamedTuple):
@@ -70,6 +74,9 @@ class PlainLink(Link):
 
     async def _written(self) -> None:
         await self._idle.wait()
+        # nats-py's flush sends its PING ahead of what it still holds, so the first one only
+        # gives it the time to write that, and the caller's own flush then speaks the truth.
+        await self.client.confirm(self._timeout)
 
     def _pending_bytes(self) -> int:
         return self._outbox_bytes + int(self.client.pending_data_size)
@@ -97,9 +104,17 @@ class PlainLink(Link):
                 outgoing = self._outbox.popleft()
                 self._outbox_bytes -= outgoing.size
                 await self._publish(outgoing)
+                await self._keep_pace()
+                self._requests.wake()
             self._work.clear()
             self._idle.set()
             self._requests.wake()
+
+    async def _keep_pace(self) -> None:
+        """nats-py takes whatever it is given: wait for the server before it holds too much."""
+        while self.is_connected and self.client.pending_data_size > min(MAX_AHEAD, self._mark // 2):
+            with suppress(nats_errors.Error, OSError):
+                await self.client.confirm(PACE_SECONDS)
 
     async def _publish(self, outgoing: _Outgoing) -> None:
         fields = None

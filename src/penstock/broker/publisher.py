@@ -8,15 +8,19 @@ got lost is `Unknown`: it may or may not be there. Nothing here repeats a write 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.broker.errors import BadHeader, LinkError, NoResponders
 from penstock.broker.link import Link
 
-__all__ = ["NO_STREAM", "Publisher", "Refused", "Stored", "Unknown", "Written"]
+if TYPE_CHECKING:
+    from penstock.broker.bulk import BulkReport, Failure, Outgoing
+
+__all__ = ["NO_STREAM", "Publisher", "Refused", "Stored", "Unknown", "Written", "write_headers"]
 
 NO_STREAM = 503
 WRONG_LAST_SEQUENCE = (10071, 10164)
@@ -94,9 +98,21 @@ class Publisher:
         Within the stream's window a ``msg_id`` is stored once. ``expect_subject_seq``
         stores only if that is the subject's last sequence (0: if there is none).
         """
-        await self.link.room()
         lines = write_headers(headers, msg_id, expect_subject_seq)
+        await self.link.room()
         return await self.send(subject, payload, headers=lines)
+
+    async def publish_many(
+        self,
+        messages: Iterable[Outgoing] | AsyncIterable[Outgoing],
+        *,
+        window: int = 1024,
+        on_failure: Callable[[Failure], None] | None = None,
+    ) -> BulkReport:
+        """Write any number of messages in bounded memory; see `penstock.broker.bulk`."""
+        from penstock.broker.bulk import publish_many
+
+        return await publish_many(self, messages, window=window, on_failure=on_failure)
 
 
 def write_headers(
