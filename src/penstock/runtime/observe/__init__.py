@@ -1,0 +1,1 @@
+"""What can be seen of a running worker: logs, metrics and traces."""
