@@ -38,7 +38,7 @@ def decode(data: bytes | bytearray | memoryview | str) -> Any:
     """The value that ``data`` says. Raises `JsonError` with the place of the fault."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise JsonError(str(error)) from error
 
 

@@ -35,4 +35,7 @@ def uuid7_instant(text: str) -> datetime | None:
         return None
     if value.version != 7:
         return None
-    return datetime.fromtimestamp((value.int >> 80) / 1000, UTC)
+    try:
+        return datetime.fromtimestamp((value.int >> 80) / 1000, UTC)
+    except (ValueError, OverflowError):  # 48 bits of milliseconds reach past the year 9999
+        return None

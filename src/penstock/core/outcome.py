@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _MAX_TRACE_CHARS = 8_000
+_MAX_MESSAGE_CHARS = 4_000
 
 
 def span(value: timedelta | float | None) -> timedelta:
@@ -56,6 +57,15 @@ def span(value: timedelta | float | None) -> timedelta:
 
 class HandlerSays(Exception):
     """Base of the verbs a handler may raise or return."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # arguments and message differ: pickle as it is
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[HandlerSays], args: Any, state: dict[str, Any]) -> HandlerSays:
+    verb = kind.__new__(kind, *args)
+    verb.__dict__.update(state)
+    return verb
 
 
 class Retry(HandlerSays):
@@ -244,12 +254,26 @@ def _code_of(error: BaseException) -> str:
 
 def _text_of(error: BaseException) -> str:
     if isinstance(error, BadInput):
-        return f"{error.message} at {error.path}" if error.path != "$" else error.message
-    return str(error)
+        text = f"{error.message} at {error.path}" if error.path != "$" else error.message
+    else:
+        text = _shown(error)
+    return _sayable(text[:_MAX_MESSAGE_CHARS])
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - a broken __str__ is the handler's own code
+        return f"<its message cannot be shown: {type(failed).__name__}>"
 
 
 def _trace_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARS:]
+    return _sayable("".join(traceback.format_exception(error))[-_MAX_TRACE_CHARS:])
+
+
+def _sayable(text: str) -> str:
+    """``text`` without lone surrogates, which file names bring along and no JSON can say."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _lineages: dict[type, tuple[str, ...]] = {}

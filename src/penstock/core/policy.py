@@ -6,6 +6,8 @@ that count retries instead convert in their ``wire.py``. Chance comes in as an a
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -41,8 +43,10 @@ class Backoff:
             raise ConfigError("a backoff cannot be negative", remedy="give a base of 0 or more")
         if not 0 <= self.jitter <= 1:
             raise ConfigError("jitter is a fraction", remedy="give a number from 0 to 1")
-        if self.factor < 1:
-            raise ConfigError("a backoff factor below 1 shrinks", remedy="give 1 or more")
+        if not 1 <= self.factor < math.inf:
+            raise ConfigError(
+                f"a backoff factor of {self.factor:g} does not grow", remedy="give 1 or more"
+            )
 
     def delay(self, failures: int, dice: Random | None = None) -> timedelta:
         """How long to wait after the ``failures``-th failure (1-based); never over the ceiling."""
@@ -53,11 +57,17 @@ class Backoff:
             case BackoffKind.LINEAR:
                 seconds = self.base.total_seconds() * count
             case BackoffKind.EXPONENTIAL:
-                power = self.factor ** min(count - 1, _MAX_EXPONENT)
-                seconds = self.base.total_seconds() * power
+                seconds = self.base.total_seconds() * _power(self.factor, count - 1)
         if self.jitter and dice is not None:
             seconds *= dice.uniform(1 - self.jitter, 1 + self.jitter)
         return timedelta(seconds=min(seconds, self.ceiling.total_seconds()))
+
+
+def _power(factor: float, exponent: int) -> float:
+    try:
+        return factor ** min(exponent, _MAX_EXPONENT)
+    except OverflowError:  # past every ceiling, too
+        return sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,20 @@ class RetryPolicy:
         return cls(max_attempts=limit, backoff=backoff or Backoff())
 
     def limited(self, max_attempts: int | None) -> RetryPolicy:
-        """This policy with the limit that came with the work, where one did."""
-        return self if max_attempts is None else replace(self, max_attempts=max_attempts)
+        """This policy with the limit that came with the work, where one did.
+
+        It bounds the policies of single errors too; those that allow less still do.
+        """
+        if max_attempts is None:
+            return self
+        most = max(max_attempts, 1)  # what was handed out has run once already
+        by_error = {
+            name: special
+            if special.max_attempts is None
+            else special.limited(min(special.max_attempts, most))
+            for name, special in self.by_error.items()
+        }
+        return replace(self, max_attempts=most, by_error=by_error)
 
 
 def decide(

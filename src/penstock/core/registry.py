@@ -42,7 +42,7 @@ class Registry:
         if isinstance(fn, str):
             return self.get(fn)
         for task in self._tasks.values():
-            if task.fn is fn:
+            if task.fn == fn:  # bound methods are equal, never identical
                 return task
         raise UnknownName("task", getattr(fn, "__name__", repr(fn)), self._tasks)
 
@@ -67,9 +67,10 @@ class Registry:
         own_name = name or str(getattr(fn, "__name__", ""))
         own_names = dict(names or {})
         check_name(own_name, own_names)
-        if retries is not None and retry is not None:
+        if retry is not None and (retries is not None or backoff is not None):
             raise ConfigError(
-                f"task {own_name!r} has both retries= and retry=", remedy="give one of them"
+                f"task {own_name!r} has retry= and also retries= or backoff=",
+                remedy="say it all in the retry policy",
             )
         if concurrency is not None and concurrency < 1:
             raise ConfigError("concurrency is at least 1", remedy="leave it out for no own limit")

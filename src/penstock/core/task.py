@@ -81,8 +81,8 @@ def length_of_time(value: timedelta | float | str | None) -> timedelta | None:
     >>> length_of_time("1h 30m")
     datetime.timedelta(seconds=5400)
     """
-    if value is None or isinstance(value, timedelta):
-        return value
+    if value is None:
+        return None
     if isinstance(value, str):
         parts = _LENGTH.findall(value)
         if not parts or _LENGTH.sub("", value).strip():
@@ -91,4 +91,10 @@ def length_of_time(value: timedelta | float | str | None) -> timedelta | None:
                 remedy="write it like 250ms, 30s, 5m or 1h 30m",
             )
         value = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return timedelta(seconds=value)
+    try:
+        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{value!r} s is no length of time", remedy="give fewer") from error
+    if length < timedelta(0):
+        raise ConfigError(f"a length of time of {length} is negative", remedy="give 0 or more")
+    return length
