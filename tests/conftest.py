@@ -8,16 +8,14 @@ the end of a pipe held by this process, so they are gone even after Ctrl-C or SI
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.broker.embedded import EmbeddedNats
+from penstock.broker.link import Link
+from penstock.broker.options import NatsOptions
 from penstock.broker.probe import probe
 from penstock.core.ids import short_token
-
-if TYPE_CHECKING:
-    from penstock.broker.link import Link
 
 SENTINEL = b'{"name":"SENTINEL","subjects":["sentinel.>"],"storage":"file","max_msgs":1}'
 
@@ -41,9 +39,6 @@ def fresh_nats() -> Iterator[EmbeddedNats]:
 @pytest.fixture
 async def link(nats_server: EmbeddedNats) -> AsyncIterator[Link]:
     """A connection to the shared server, closed after the test."""
-    from penstock.broker.link import Link
-    from penstock.broker.options import NatsOptions
-
     opened = await Link.open(NatsOptions.from_url(nats_server.url))
     try:
         yield opened

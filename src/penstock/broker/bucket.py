@@ -278,8 +278,8 @@ class Bucket:
 
         - The key holds our bytes at a later revision: it was `Stored`.
         - The key is still at ``revision``: it is written again, under the same condition.
-        - Somebody else's value is there: `Refused`. Ours may have stood before it; only a
-          trace of it inside the record can tell.
+        - Somebody else's value or delete marker is there: `Refused`. Ours may have stood before
+          it; only a trace of it inside the record can tell.
         - No server answers: still `Unknown`.
         """
         outcome: Outcome = Unknown("no server answered the read back")

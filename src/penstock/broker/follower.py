@@ -46,7 +46,7 @@ class Follower:
         link: Link,
         stream: str,
         *,
-        filters: Sequence[str] = (),
+        filters: Sequence[str] = (">",),
         start: Start = "all",
         headers_only: bool = False,
     ) -> None:
@@ -169,7 +169,7 @@ class Follower:
         )
         if len(self._filters) == 1:
             config.filter_subject = self._filters[0]
-        elif self._filters:
+        else:
             config.filter_subjects = self._filters
         return self._starting(config)
 
