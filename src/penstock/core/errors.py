@@ -14,7 +14,9 @@ __all__ = [
     "ConfigError",
     "PenstockError",
     "Problem",
+    "TaskFailed",
     "UnknownName",
+    "Waited",
     "nearest",
 ]
 
@@ -58,6 +60,28 @@ class Problem(PenstockError):
     """The environment refused: a missing binary, a busy port, a server of the wrong version."""
 
     code = "environment"
+
+
+class TaskFailed(PenstockError):
+    """The task answered with an error: the work failed, not the way to it."""
+
+    code = "task.failed"
+
+    def __init__(
+        self, task: str, run_id: str, status: int, error: str, data: object = None
+    ) -> None:
+        super().__init__(f"{task} answered {status}: {error or 'no reason given'}")
+        self.task = task
+        self.run_id = run_id
+        self.status = status
+        self.error = error
+        self.data = data
+
+
+class Waited(PenstockError, TimeoutError):
+    """The time given for an answer is over; the work itself may still go on."""
+
+    code = "wait.timeout"
 
 
 class UnknownName(PenstockError):

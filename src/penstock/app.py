@@ -1,0 +1,359 @@
+"""The façade: declare tasks, connect, enqueue, serve. What most users ever import.
+
+It stands above everything and imports lazily: declaring tasks loads no broker, enqueueing
+loads no runtime. Without an address a NATS server of our own is started and goes with us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+from penstock.core.errors import ConfigError, UnknownName
+from penstock.core.invocation import MISSING
+from penstock.core.registry import Registry
+from penstock.core.task import InputShape, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from penstock.broker.link import Link
+    from penstock.core.admin import Admin, WorkView
+    from penstock.core.events import EventSink
+    from penstock.core.policy import Backoff, RetryPolicy
+    from penstock.protocols.natq.client import NatqClient, Run
+    from penstock.protocols.natq.wire import Output, TaskDefinition
+    from penstock.runtime.worker import Worker
+    from penstock.settings import Settings
+
+__all__ = ["App", "Client", "connect", "open_link", "serve"]
+
+Handler = TypeVar("Handler", bound="Callable[..., Any]")
+
+EMBEDDED = "embedded"
+
+
+class TaskOptions(TypedDict, total=False):
+    """What ``@app.task(…)`` takes; see `Registry.add` for what each means."""
+
+    name: str
+    names: Mapping[str, str]
+    retries: int
+    retry: RetryPolicy
+    backoff: Backoff
+    timeout: timedelta | float | str
+    reply: bool
+    cpu: bool
+    concurrency: int
+    queue: str
+    input: InputShape
+    meta: Mapping[str, Any]
+
+
+class App:
+    """Tasks under one name. The decorated functions stay ordinary functions."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.registry = Registry()
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r}, {len(self.registry)} tasks)"
+
+    @overload
+    def task(self, fn: Handler, /) -> Handler: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> Callable[[Handler], Handler]: ...
+    def task(self, fn: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Declare a handler. Usable bare or with options.
+
+        ``retries=N``: at most N + 1 executions, where the wire does not carry a policy of
+        its own. ``reply=True``: callers wait for the answer (natq request/reply).
+        ``cpu=True``: runs in another process. ``names``: another name per protocol.
+        """
+        if fn is not None:
+            self.registry.add(fn, **options)
+            return fn
+
+        def declare(handler: Handler) -> Handler:
+            self.registry.add(handler, **options)
+            return handler
+
+        return declare
+
+    def connect(self, url: str | None = None, *, settings: Settings | None = None) -> Connection:
+        """A producer that knows these tasks: ``async with app.connect() as client``."""
+        return Connection(url, settings, self)
+
+    @asynccontextmanager
+    async def running(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        protocols: Sequence[str] = ("natq",),
+    ) -> AsyncIterator[Client]:
+        """Serve every task in this process and give a client: the whole thing in one file."""
+        chosen = _settings(url, settings)
+        async with AsyncExitStack() as stack:
+            link = await stack.enter_async_context(open_link(chosen))
+            worker = await _worker(self, link, chosen, protocols, stack)
+            await worker.start()
+            stack.push_async_callback(worker.stop)
+            yield await Client.open(link, chosen, self)
+
+
+class Client:
+    """What producers do. Tasks are given as functions of the app or by name."""
+
+    def __init__(self, natq: NatqClient, settings: Settings, app: App | None) -> None:
+        self.natq = natq
+        self._settings = settings
+        self._app = app
+
+    @classmethod
+    async def open(cls, link: Link, settings: Settings, app: App | None = None) -> Client:
+        from penstock.protocols.natq.client import NatqClient
+
+        return cls(await NatqClient.open(link, settings.natq), settings, app)
+
+    async def tasks(self) -> dict[str, TaskDefinition]:
+        """Every task that some worker has announced."""
+        return await self.natq.tasks()
+
+    async def call(
+        self,
+        task: str | Callable[..., Any],
+        body: Any = MISSING,
+        /,
+        *,
+        timeout: float = 30.0,
+        **arguments: Any,
+    ) -> Any:
+        """Ask a task declared with ``reply=True`` and wait for its answer.
+
+        The input is given as keyword arguments, or whole as ``body``. Raises `TaskFailed`.
+        """
+        name, payload = self._input(task, body, arguments)
+        return await self.natq.call(name, payload, timeout=timeout)
+
+    async def enqueue(
+        self,
+        task: str | Callable[..., Any],
+        body: Any = MISSING,
+        /,
+        *,
+        run_id: str | None = None,
+        drop_result: bool = False,
+        **arguments: Any,
+    ) -> Run:
+        """Put a job in the queue; it is stored when this returns.
+
+        The same ``run_id`` twice is one job. ``drop_result`` keeps no result on success.
+        """
+        name, payload = self._input(task, body, arguments)
+        return await self.natq.enqueue(name, payload, run_id=run_id, drop_result=drop_result)
+
+    async def result(self, task: str, run_id: str, timeout: float | None = None) -> Any:
+        """What a run returned, waiting for it. Raises `TaskFailed` or `Waited`."""
+        return await self.natq.result(task, run_id, timeout)
+
+    async def status(self, task: str, run_id: str) -> Output | None:
+        """The record of a run as it stands."""
+        return await self.natq.status(task, run_id)
+
+    def watch(self, task: str = "") -> AsyncIterator[WorkView]:
+        """Every change of a run's record, of one task or all, from now on."""
+        return self.admin("natq").watch(name=task)
+
+    def admin(self, protocol: str = "natq") -> Admin:
+        """The operator's door of a protocol."""
+        if protocol != "natq":
+            raise UnknownName("protocol", protocol, ["natq"])
+        from penstock.protocols.natq.admin import NatqAdmin
+
+        return NatqAdmin(self.natq.room)
+
+    def _input(
+        self, task: str | Callable[..., Any], body: Any, arguments: dict[str, Any]
+    ) -> tuple[str, Any]:
+        """The wire name and body; checked against the signature where the app knows it."""
+        if body is not MISSING and arguments:
+            raise ConfigError(
+                "an input is given both whole and as keyword arguments", remedy="give one of them"
+            )
+        known = self._known(task)
+        if known is None:
+            return str(task), arguments or body
+        if body is not MISSING:
+            known.binding.bind(body)
+            return known.name_on("natq"), body
+        return known.name_on("natq"), known.binding.body_of((), arguments)
+
+    def _known(self, task: str | Callable[..., Any]) -> Task | None:
+        if isinstance(task, str):
+            if self._app is None or task not in self._app.registry:
+                return None
+            return self._app.registry.get(task)
+        if self._app is None:
+            raise ConfigError(
+                "this client does not know which task a function is",
+                remedy="connect with app.connect(), or name the task",
+            )
+        return self._app.registry.of(task)
+
+
+class Connection:
+    """A client for as long as the ``async with`` lasts."""
+
+    def __init__(self, url: str | None, settings: Settings | None, app: App | None = None) -> None:
+        self._url = url
+        self._settings = settings
+        self._app = app
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Client:
+        settings = _settings(self._url, self._settings)
+        async with AsyncExitStack() as stack:
+            link = await stack.enter_async_context(open_link(settings))
+            client = await Client.open(link, settings, self._app)
+            self._stack = stack.pop_all()
+        return client
+
+    async def __aexit__(self, *exit_: object) -> None:
+        await self._stack.aclose()
+
+
+def connect(url: str | None = None, *, settings: Settings | None = None) -> Connection:
+    """A producer: ``async with penstock.connect() as client``.
+
+    The address comes from ``url``, else from the settings (file, ``PENSTOCK_NATS_URL``,
+    ``NATS_URL``); without one a server of our own is started for as long as it lasts.
+    """
+    return Connection(url, settings)
+
+
+@asynccontextmanager
+async def open_link(settings: Settings) -> AsyncIterator[Link]:
+    """A connection as the settings say, with a server of our own behind it if they name none."""
+    from penstock.broker.binary import check_server
+    from penstock.broker.embedded import EmbeddedNats
+    from penstock.broker.link import Link
+
+    async with AsyncExitStack() as stack:
+        url = settings.nats.url
+        if url in ("", EMBEDDED):
+            store = Path(settings.data) / "nats" if settings.data else None
+            server = EmbeddedNats(store, binary=settings.nats.server_binary)
+            url = (await stack.enter_async_context(server)).url
+        link = await Link.open(_nats_options(url, settings))
+        stack.push_async_callback(link.close)
+        await check_server(link)
+        yield link
+
+
+async def serve(
+    app: App,
+    settings: Settings,
+    protocols: Sequence[str],
+    *,
+    ready: Callable[[str], None] | None = None,
+) -> int:
+    """Serve the application's tasks until a signal says stop; the exit code of the process."""
+    if not len(app.registry):
+        raise ConfigError(
+            f"the application {app.name!r} declares no tasks",
+            remedy="decorate a function with @app.task",
+        )
+    async with AsyncExitStack() as stack:
+        link = await stack.enter_async_context(open_link(settings))
+        worker = await _worker(app, link, settings, protocols, stack)
+        await worker.start()
+        if ready is not None:
+            ready(link.options.servers[0])
+        return await worker.run()
+
+
+async def _worker(
+    app: App,
+    link: Link,
+    settings: Settings,
+    protocols: Sequence[str],
+    stack: AsyncExitStack,
+) -> Worker:
+    """A worker for ``protocols``, prepared on the server but not started."""
+    from penstock.core.ids import uuid7
+    from penstock.protocols.natq.worker import open_worker
+    from penstock.runtime.worker import Worker
+
+    for protocol in protocols:
+        if protocol != "natq":
+            raise UnknownName("protocol", protocol, ["natq"])
+    worker_id = uuid7()
+    served = await open_worker(link, app.registry, settings.natq, worker_id)
+    stack.push_async_callback(served.room.settle_errands)
+    return Worker(
+        {task.name: task for task in app.registry},
+        served.sources,
+        served.doors,
+        options=_worker_options(settings),
+        sink=await _sink(link, settings),
+        worker_id=worker_id,
+    )
+
+
+def _worker_options(settings: Settings) -> Any:
+    from penstock.runtime.worker import WorkerOptions
+
+    chosen = settings.worker
+    return WorkerOptions(
+        concurrency=chosen.concurrency,
+        grace=chosen.grace,
+        max_jobs=chosen.max_jobs,
+        max_rss_mb=chosen.max_rss_mb,
+        threads=chosen.threads,
+        processes=chosen.cpu_processes,
+        block_after=chosen.block_after,
+    )
+
+
+async def _sink(link: Link, settings: Settings) -> EventSink:
+    if not settings.events:
+        from penstock.core.events import Silent
+
+        return Silent()
+    from penstock.broker.event_stream import EventStream
+
+    return await EventStream.open(link, replicas=settings.natq.replicas)
+
+
+def _nats_options(url: str, settings: Settings) -> Any:
+    from penstock.broker.options import NatsOptions
+
+    nats = settings.nats
+    given = {
+        "name": nats.name,
+        "user": nats.user,
+        "password": nats.password,
+        "token": nats.token,
+        "creds_file": nats.creds,
+        "nkey_seed_file": nats.nkey,
+        "tls_ca": nats.tls_ca,
+        "tls_cert": nats.tls_cert,
+        "tls_key": nats.tls_key,
+    }
+    return NatsOptions.from_url(url, **{k: v for k, v in given.items() if v is not None})
+
+
+def _settings(url: str | None, settings: Settings | None) -> Settings:
+    from penstock.settings import load_settings
+
+    chosen = settings if settings is not None else load_settings().settings
+    if url is None:
+        return chosen
+    import msgspec
+
+    return msgspec.structs.replace(chosen, nats=msgspec.structs.replace(chosen.nats, url=url))

@@ -1,0 +1,223 @@
+"""Admission: from delivered messages to jobs that may run.
+
+A first delivery writes its processing record create-only, all of a batch in one breath;
+who finds the key taken, and every redelivery, reads the record first and decides by it.
+What cannot be read at all is terminated at once, with the reason, and leaves no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.broker.bucket import Entry
+from penstock.broker.bucket import Outcome as Written
+from penstock.broker.errors import LinkError
+from penstock.broker.publisher import Stored
+from penstock.broker.puller import Message
+from penstock.broker.streams import ApiError
+from penstock.core import points
+from penstock.core.codec import JsonError
+from penstock.core.invocation import Checkpoint
+from penstock.protocols.natq.records import Records, lost_race
+from penstock.protocols.natq.rules import (
+    FAULT_DELAY,
+    AlreadyDone,
+    Run,
+    SomeoneElses,
+    on_delivery,
+)
+from penstock.protocols.natq.wire import INVALID_JSON, BadRunId, Input, parse_input
+
+if TYPE_CHECKING:
+    from penstock.broker.checkpoints import Checkpoints
+    from penstock.protocols.natq.room import Room
+
+__all__ = ["Admission", "Admitted"]
+
+_log = logging.getLogger("penstock.natq")
+
+
+class Admitted:
+    """A message that may run now, with what its record says."""
+
+    __slots__ = ("attempt", "checkpoint", "given", "message", "revision")
+
+    def __init__(
+        self,
+        message: Message,
+        given: Input,
+        *,
+        attempt: int = 1,
+        revision: int | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.message = message
+        self.given = given
+        self.attempt = attempt
+        self.revision = revision
+        self.checkpoint = checkpoint
+
+
+class Admission:
+    """Decides for one task which messages run. ``log_ids`` go on every line it writes."""
+
+    def __init__(
+        self,
+        room: Room,
+        task_id: str,
+        records: Records,
+        checkpoints: Checkpoints,
+        log_ids: dict[str, str],
+    ) -> None:
+        self._room = room
+        self._task_id = task_id
+        self._records = records
+        self._checkpoints = checkpoints
+        self._ids = log_ids
+        self._compat = room.options.compat
+        self._rerun = room.options.rerun_duplicates
+
+    async def admit(self, messages: Sequence[Message]) -> list[Admitted]:
+        """Those of ``messages`` that are to run; all others have been settled."""
+        admitted: list[Admitted] = []
+        again: list[tuple[Message, Input]] = []
+        begun: list[tuple[Message, Input, asyncio.Future[Written]]] = []
+        for message in messages:
+            given = self._read(message)
+            if given is None:
+                continue
+            if message.delivered > 1 or self._rerun:
+                again.append((message, given))
+                continue
+            begun.append((message, given, self._records.begin(given.run_id, message.stream_seq)))
+        for message, given, answer in begun:
+            written = await answer
+            if type(written) is Stored:
+                admitted.append(Admitted(message, given, revision=written.seq))
+            else:
+                again.append((message, given))
+        if again:
+            admitted += await self._resume_all(again)
+        if points.armed:
+            points.reach("natq.begun")
+        return admitted
+
+    def _read(self, message: Message) -> Input | None:
+        """The input, or ``None`` when it can never be one: then the message is terminated."""
+        try:
+            given = parse_input(
+                message.payload, compat=self._compat, make_id=lambda: _run_id_of(message)
+            )
+        except JsonError as error:
+            self._refuse(message, INVALID_JSON, str(error))
+        except BadRunId as error:
+            self._refuse(message, error.message, error.remedy)
+        else:
+            return given
+        return None
+
+    def _refuse(self, message: Message, reason: str, detail: str) -> None:
+        _log.error("job terminated: %s (%s)", reason, detail, extra=self._ids)
+        message.term(reason)
+
+    async def _resume_all(self, again: Iterable[tuple[Message, Input]]) -> list[Admitted]:
+        resumed = await asyncio.gather(*(self._resume(*one) for one in again))
+        return [one for one in resumed if one is not None]
+
+    async def _resume(self, message: Message, given: Input) -> Admitted | None:
+        """Decide by the record about a message that was here before, or whose key is taken."""
+        try:
+            record, entry = await self._records.read(given.run_id)
+        except (LinkError, ApiError) as error:
+            _log.warning("no record could be read, running without: %s", error, extra=self._ids)
+            return Admitted(message, given, attempt=message.delivered)
+        decision = on_delivery(
+            record,
+            None if entry is None else entry.revision,
+            delivery=message.delivered,
+            seq=message.stream_seq,
+            erased_after=_erased_after(entry, message),
+            owner_alive=await self._owner_alive(record, message),
+            rerun_duplicates=self._rerun,
+        )
+        match decision:
+            case Run():
+                return await self._run(message, given, decision)
+            case AlreadyDone(output=output):
+                self._settle_as_before(message, given, output)
+            case SomeoneElses():
+                self._tell(message, given, "acked without running: its run id is alive elsewhere")
+                message.ack()
+        return None
+
+    async def _run(self, message: Message, given: Input, decision: Run) -> Admitted | None:
+        attempt = decision.attempt if decision.attempt > 1 else None
+        written = await self._records.begun(
+            given.run_id,
+            message.stream_seq,
+            attempt=attempt,
+            revision=0 if decision.revision is None else decision.revision,
+        )
+        if isinstance(written, Stored):
+            revision: int | None = written.seq
+        elif lost_race(written):
+            self._tell(message, given, "its record moved while it was read; it will come back")
+            message.nak(FAULT_DELAY)
+            return None
+        else:  # as the protocol says: a failed put is logged, and the job runs
+            _log.error("the processing record was not written: %s", written, extra=self._ids)
+            revision = None
+        kept = await self._checkpoint(given.run_id) if message.delivered > 1 else None
+        return Admitted(
+            message, given, attempt=decision.attempt, revision=revision, checkpoint=kept
+        )
+
+    async def _checkpoint(self, run_id: str) -> Checkpoint | None:
+        try:
+            return await self._checkpoints.load(self._task_id, run_id)
+        except (LinkError, ApiError) as error:
+            _log.warning("the checkpoint of %s could not be read: %s", run_id, error)
+            return None
+
+    def _settle_as_before(self, message: Message, given: Input, output: object) -> None:
+        status = getattr(output, "status", 200)
+        self._tell(message, given, f"not run again: it ended before with status {status}")
+        if status >= 300:
+            message.term(f"ended before with status {status}")
+            return
+        message.ack()
+        if given.drop_result and output is not None:
+            self._room.background(self._records.drop(given.run_id))
+
+    async def _owner_alive(self, record: object, message: Message) -> bool:
+        """Does the message that the record names still exist? Asked only when it is another."""
+        seq = getattr(record, "seq", None)
+        if not isinstance(seq, int) or seq == message.stream_seq:
+            return True
+        stored = await self._room.jetstream.get_message(self._room.options.stream, seq)
+        return stored is not None
+
+    def _tell(self, message: Message, given: Input, what: str) -> None:
+        ids = {**self._ids, "runId": given.run_id}
+        _log.info("job %d %s", message.stream_seq, what, extra=ids)
+
+
+def _erased_after(entry: Entry | None, message: Message) -> bool:
+    """Was the result deleted after this message was stored? Then the job has run."""
+    return entry is not None and entry.deleted and entry.created_at_ns > message.stored_at_ns
+
+
+def _run_id_of(message: Message) -> str:
+    """A UUIDv7 for a job without a run id: the same on every delivery of the message."""
+    seed = f"{message.stream}:{message.stream_seq}:{message.stored_at_ns}".encode()
+    tail = int.from_bytes(hashlib.blake2b(seed, digest_size=10).digest(), "big")
+    millis = (message.stored_at_ns // 1_000_000) & ((1 << 48) - 1)
+    value = (millis << 80) | tail
+    value = (value & ~(0xF << 76)) | (7 << 76)
+    value = (value & ~(0x3 << 62)) | (2 << 62)
+    return str(UUID(int=value))

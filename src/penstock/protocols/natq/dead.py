@@ -1,0 +1,142 @@
+"""Dead letters: copies of jobs that used up their attempts, and how they get another life.
+
+Opt-in, with an attempt limit. The copy is written before the final record, outside the
+job subjects, so no other SDK's worker ever sees it. Replaying one removes the final record
+first, or the worker would take the job for finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.frames import header_lines, parse_headers
+from penstock.broker.publisher import Stored
+from penstock.broker.puller import Message
+from penstock.broker.streams import ApiError, StoredMessage
+from penstock.core.errors import PenstockError
+from penstock.protocols.natq.wire import Output, header_text
+
+if TYPE_CHECKING:
+    from penstock.protocols.natq.room import Room
+
+__all__ = ["DeadLetter", "bury", "dead_letters", "drop", "replay"]
+
+_log = logging.getLogger("penstock.natq")
+_TASK: Final = "Penstock-Task"
+_RUN: Final = "Penstock-Run"
+_ATTEMPTS: Final = "Penstock-Attempts"
+_STATUS: Final = "Penstock-Status"
+_ERROR: Final = "Penstock-Error"
+
+
+class NotReplayed(PenstockError):
+    """A dead letter could not be given another life."""
+
+    code = "natq.replay"
+    remedy = "the dead letter is still there; try again when the server answers"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter: what was asked, why it ended, and where its copy lies."""
+
+    seq: int
+    task_id: str
+    run_id: str
+    attempts: int
+    status: int
+    error: str
+    died_at: datetime
+    payload: bytes
+
+
+async def bury(room: Room, message: Message, output: Output, attempts: int) -> None:
+    """Keep a copy. A failure is logged and the job ends all the same: its record says why."""
+    if not room.options.dead_letters:
+        return
+    error = output.error if isinstance(output.error, str) else ""
+    fields = {
+        _TASK: output.task_id,
+        _RUN: output.id,
+        _ATTEMPTS: str(attempts),
+        _STATUS: str(output.status),
+        _ERROR: header_text(error),
+    }
+    subject = f"{room.options.dead_prefix}{output.task_id}".encode()
+    answer = await room.publisher.publish(
+        subject,
+        message.payload,
+        msg_id=f"{output.task_id}.{output.id}.{message.stream_seq}",
+        headers=_carried(message.headers) + header_lines(fields),
+    )
+    if not isinstance(answer, Stored):
+        _log.error("no dead letter was kept of %s %s: %s", output.task_id, output.id, answer)
+
+
+async def dead_letters(
+    room: Room, task_id: str = "", *, after: int = 0
+) -> AsyncIterator[DeadLetter]:
+    """Dead letters in the order they died, all or of one task, past sequence ``after``."""
+    subject = room.options.dead_prefix + (task_id or ">")
+    seq = after + 1
+    while True:
+        try:
+            stored = await room.jetstream.get_message(
+                room.options.dead_stream, seq, next_by_subj=subject
+            )
+        except ApiError as error:
+            if error.missing:
+                return
+            raise
+        if stored is None:
+            return
+        yield _letter(stored, room)
+        seq = stored.seq + 1
+
+
+async def replay(room: Room, letter: DeadLetter) -> None:
+    """Give ``letter`` another life: its record goes, its job is published, then its copy goes.
+
+    A crash in between leaves the copy, and replaying again does no harm: the job's message
+    id is made from the copy, so the stream keeps one.
+    """
+    await room.results.purge(f"{letter.task_id}.{letter.run_id}")
+    answer = await room.publisher.publish(
+        (room.options.async_prefix + letter.task_id).encode(),
+        letter.payload,
+        msg_id=f"replay.{room.options.dead_stream}.{letter.seq}",
+    )
+    if not isinstance(answer, Stored):
+        raise NotReplayed(f"{letter.task_id} {letter.run_id} was not published: {answer}")
+    await drop(room, letter)
+
+
+async def drop(room: Room, letter: DeadLetter) -> None:
+    """Forget ``letter``."""
+    await room.jetstream.delete_message(room.options.dead_stream, letter.seq)
+
+
+def _letter(stored: StoredMessage, room: Room) -> DeadLetter:
+    fields: Mapping[str, str] = parse_headers(stored.headers) if stored.headers else {}
+    return DeadLetter(
+        seq=stored.seq,
+        task_id=fields.get(_TASK) or stored.subject.removeprefix(room.options.dead_prefix),
+        run_id=fields.get(_RUN, ""),
+        attempts=int(fields.get(_ATTEMPTS) or 0),
+        status=int(fields.get(_STATUS) or 0),
+        error=fields.get(_ERROR, ""),
+        died_at=stored.stored_at,
+        payload=stored.payload,
+    )
+
+
+def _carried(headers: bytes | None) -> bytes:
+    """The sender's own headers, without those that steered the first publish."""
+    if headers is None:
+        return b""
+    kept = {k: v for k, v in parse_headers(headers).items() if not k.startswith("Nats-")}
+    return header_lines(kept)

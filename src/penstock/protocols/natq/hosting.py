@@ -1,0 +1,102 @@
+"""Running an upstream-style worker on our runtime: where the two meet, inside this room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.binary import check_server
+from penstock.broker.link import Link
+from penstock.broker.options import NatsOptions
+from penstock.core.events import Silent
+from penstock.protocols.natq.room import Room
+from penstock.protocols.natq.worker import NatqWorker as Served
+from penstock.protocols.natq.worker import open_worker
+from penstock.runtime.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from penstock.protocols.natq.upstream import NatqWorker
+
+__all__ = ["Hosted", "host"]
+
+
+class Hosted:
+    """A link and a running worker, ended together."""
+
+    def __init__(self, link: Link, served: Served, worker: Worker, bridge: _LogBridge) -> None:
+        self._link = link
+        self._served = served
+        self._worker = worker
+        self._bridge = bridge
+        self._watch = asyncio.get_running_loop().create_task(worker.run(), name="natq:signals")
+
+    async def stop(self) -> None:
+        await self._worker.stop()
+        self._watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watch
+        await self._served.room.settle_errands()
+        await self._link.close()
+        self._bridge.remove()
+
+
+async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:
+    """Start ``upstream``; whatever was opened is closed again when that fails."""
+    options = nats if isinstance(nats, NatsOptions) else NatsOptions.from_url(nats)
+    bridge = _LogBridge(upstream)
+    link = await Link.open(options)
+    try:
+        await check_server(link)
+        tasks = [registered.task for registered in upstream.registry.values()]
+        served = await open_worker(link, tasks, upstream.options.to_natq(), upstream.worker_id)
+        await _announce(served.room, upstream)
+        worker = Worker(
+            {task.name: task for task in tasks},
+            served.sources,
+            served.doors,
+            options=WorkerOptions(concurrency=upstream.options.max_concurrency),
+            sink=Silent(),
+            worker_id=upstream.worker_id,
+        )
+        await worker.start()
+    except BaseException:
+        bridge.remove()
+        await link.close()
+        raise
+    return Hosted(link, served, worker, bridge)
+
+
+async def _announce(room: Room, upstream: NatqWorker) -> None:
+    """Write the definitions as registered, schema texts included."""
+    await room.announce_definitions(one.definition for one in upstream.registry.values())
+
+
+class _LogBridge(logging.Handler):
+    """Passes our log lines to the logger that upstream's user gave."""
+
+    _LOGGERS = ("penstock",)
+
+    def __init__(self, upstream: NatqWorker) -> None:
+        super().__init__()
+        self._to = upstream.logger
+        self._worker_id = upstream.worker_id
+        for name in self._LOGGERS:
+            logger = logging.getLogger(name)
+            logger.addHandler(self)
+            logger.setLevel(min(logger.level or logging.INFO, int(upstream.options.level)))
+
+    def remove(self) -> None:
+        for name in self._LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = {"workerId": self._worker_id}
+        for name in ("taskId", "runId"):
+            if (value := getattr(record, name, None)) is not None:
+                fields[name] = value
+        say = {logging.DEBUG: self._to.debug, logging.INFO: self._to.info}.get(
+            record.levelno, self._to.warn if record.levelno < logging.ERROR else self._to.error
+        )
+        say(record.getMessage(), **fields)

@@ -1,0 +1,210 @@
+"""One natq job in hand: the `Delivery` that the runtime renews and settles.
+
+The lease is inferred: JetStream never answers a heartbeat. The real fence is the revision
+of this job's processing record: whoever took over has moved it, and our write is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.errors import LinkError
+from penstock.broker.frames import parse_headers
+from penstock.broker.publisher import Stored
+from penstock.core import points
+from penstock.core.delivery import (
+    Gone,
+    Progress,
+    Renewal,
+    Renewed,
+    Settled,
+    SettledKind,
+    Settlement,
+    Unknown,
+)
+from penstock.core.errors import PenstockError
+from penstock.core.invocation import Checkpoint, Invocation
+from penstock.core.lease import Lease
+from penstock.core.outcome import Outcome
+from penstock.protocols.natq.admission import Admitted
+from penstock.protocols.natq.dead import bury
+from penstock.protocols.natq.records import lost_race
+from penstock.protocols.natq.results import final_record
+from penstock.protocols.natq.rules import (
+    FAULT_DELAY,
+    Abandon,
+    Again,
+    Finish,
+    GiveBack,
+    Postpone,
+    settlement,
+)
+
+if TYPE_CHECKING:
+    from penstock.protocols.natq.worker import JobSource
+
+__all__ = ["Job"]
+
+_log = logging.getLogger("penstock.natq")
+_RENEWED = Renewed()
+
+
+class Job:
+    """A job that may run: its message, its record's revision, and how to settle both."""
+
+    __slots__ = ("_drop", "_kept", "_message", "_revision", "_source", "invocation")
+
+    def __init__(self, source: JobSource, admitted: Admitted) -> None:
+        message, given = admitted.message, admitted.given
+        self._source = source
+        self._message = message
+        self._revision = admitted.revision
+        self._drop = given.drop_result
+        self._kept = admitted.checkpoint is not None
+        kept = admitted.checkpoint
+        self.invocation = Invocation(
+            protocol="natq",
+            task=source.task,
+            work_id=given.run_id,
+            body=given.body,
+            raw=message.payload,
+            attempt=admitted.attempt,
+            delivery=message.delivered,
+            max_attempts=source.policy.max_attempts,
+            iteration=0 if kept is None else kept.iteration,
+            checkpoint=kept,
+            queue=source.task_id,
+            enqueued_at=datetime.fromtimestamp(message.stored_at_ns / 1e9, UTC),
+            trace=_trace_of(message.headers),
+            wire=given,
+        )
+
+    @property
+    def lease(self) -> Lease:
+        return self._source.lease
+
+    async def renew(self) -> Renewal:
+        try:
+            self._message.progress()
+        except LinkError as error:
+            return Unknown(error.message)
+        return _RENEWED
+
+    async def settle(self, outcome: Outcome) -> Settlement:
+        source, invocation = self._source, self.invocation
+        decision = settlement(
+            outcome,
+            task_id=source.task_id,
+            run_id=invocation.work_id,
+            attempt=invocation.attempt,
+            policy=source.policy,
+            dice=source.dice,
+            max_error_chars=source.options.max_error_chars,
+        )
+        if points.armed:
+            points.reach("natq.handled")
+        match decision:
+            case Finish():
+                return await self._finish(decision)
+            case Again(delay=delay):
+                self._message.nak(delay)
+                return self._later(SettledKind.RETRYING, delay)
+            case Postpone():
+                return await self._postpone(decision)
+            case GiveBack():
+                return await self._hand_back(SettledKind.RETURNED, timedelta(0))
+            case Abandon(reason=reason):
+                return Gone(reason)
+
+    async def save(self, checkpoint: Any) -> None:
+        await self._keep(Checkpoint(checkpoint, self.invocation.iteration))
+
+    async def note(self, progress: Progress) -> None:  # noqa: ARG002 - natq has no place for it
+        return
+
+    async def _finish(self, decision: Finish) -> Settlement:
+        source, run_id = self._source, self.invocation.work_id
+        final = await final_record(decision.output, source.room)
+        ack = decision.ack and final.fits
+        if decision.dead:
+            await bury(source.room, self._message, decision.output, self.invocation.attempt)
+        written = await source.records.finish(run_id, final.record, revision=self._revision)
+        if lost_race(written):
+            return Gone(f"another worker wrote the record of {run_id}")
+        if not isinstance(written, Stored) and not self._give_up_on_result(written):
+            return self._later(SettledKind.RETRYING, FAULT_DELAY)
+        if points.armed:
+            points.reach("natq.finished")
+        self._close(ack, final.output.error)
+        await self._clean_up(ack)
+        kind = SettledKind.SUCCEEDED if ack else SettledKind.PARKED
+        return Settled(kind, attempt=self.invocation.attempt)
+
+    def _close(self, ack: bool, reason: Any) -> None:
+        if ack:
+            self._message.ack()
+        else:
+            self._message.term(reason if isinstance(reason, str) else "")
+        if points.armed:
+            points.reach("natq.acked")
+
+    async def _clean_up(self, ack: bool) -> None:
+        run_id = self.invocation.work_id
+        if ack and self._drop:
+            await self._source.records.drop(run_id)
+            if points.armed:
+                points.reach("natq.dropped")
+        if self._kept:
+            await self._source.checkpoints.forget(self._source.task_id, run_id)
+
+    def _give_up_on_result(self, written: object) -> bool:
+        """The record could not be written for seconds: ack all the same (the protocol's way)?"""
+        ids = {**self._source.log_ids, "runId": self.invocation.work_id}
+        _log.error("the final record was not written: %s", written, extra=ids)
+        if self._source.options.on_lost_result == "ack":
+            return True
+        self._message.nak(FAULT_DELAY)
+        return False
+
+    async def _postpone(self, decision: Postpone) -> Settlement:
+        iteration = self.invocation.iteration + (1 if decision.iterates else 0)
+        if decision.checkpoint is not None or decision.iterates or self._kept:
+            value = decision.checkpoint
+            if value is None and self.invocation.checkpoint is not None:
+                value = self.invocation.checkpoint.value
+            try:
+                await self._keep(Checkpoint(value, iteration))
+            except PenstockError as error:
+                _log.error("%s", error, extra=self._source.log_ids)
+                self._message.nak(FAULT_DELAY)
+                return self._later(SettledKind.RETRYING, FAULT_DELAY)
+        kind = SettledKind.CONTINUED if decision.iterates else SettledKind.SNOOZED
+        return await self._hand_back(kind, decision.delay)
+
+    async def _hand_back(self, kind: SettledKind, delay: timedelta) -> Settlement:
+        """Take this attempt off the record, then let the message go."""
+        invocation = self.invocation
+        written = await self._source.records.begun(
+            invocation.work_id,
+            self._message.stream_seq,
+            attempt=invocation.attempt - 1,
+            revision=self._revision,
+        )
+        if lost_race(written):
+            return Gone(f"another worker wrote the record of {invocation.work_id}")
+        self._message.nak(delay)
+        return self._later(kind, delay)
+
+    async def _keep(self, checkpoint: Checkpoint) -> None:
+        self._kept = True
+        source = self._source
+        await source.checkpoints.save(source.task_id, self.invocation.work_id, checkpoint)
+
+    def _later(self, kind: SettledKind, delay: timedelta) -> Settled:
+        return Settled(kind, datetime.now(UTC) + delay, self.invocation.attempt)
+
+
+def _trace_of(headers: bytes | None) -> str:
+    return "" if headers is None else parse_headers(headers).get("traceparent", "")

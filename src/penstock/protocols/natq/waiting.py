@@ -1,0 +1,127 @@
+"""Waiting for results without polling: hints from the broker, the truth from the bucket.
+
+A put to a bucket is a message on ``$KV.{bucket}.{key}``, so a plain subscription to that
+subject hears of it at once and needs no consumer on the server. A hint may be of a write
+that was then refused, or come before the write can be read; so it only says "look now".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET
+
+from penstock.broker.entry import Operation, operation_of
+from penstock.core.codec import JsonError
+from penstock.core.errors import Waited
+from penstock.protocols.natq.wire import Output, StatusCode, decode_output, result_key
+
+if TYPE_CHECKING:
+    from penstock.protocols.natq.room import Room
+
+__all__ = ["ResultWaits"]
+
+_READABLE_WITHIN: Final = (
+    0.0,
+    0.002,
+    0.01,
+    0.05,
+    0.25,
+)  # a write just heard of can be read by then
+_LOOK_AGAIN: Final = 10.0  # a hint can be lost with a connection; never trust one to come
+
+
+class ResultWaits:
+    """All waits of one client. A reconnect makes every one of them look again."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._open: set[_Wait] = set()
+        room.link.on_reconnect(self._look_all)
+
+    async def final(self, task_id: str, run_id: str, timeout: float | None) -> Output:
+        """The final record of a run, as soon as there is one.
+
+        A result that is dropped on success is caught on its way, or else comes without
+        data. Raises `Waited` after ``timeout`` seconds.
+        """
+        wait = _Wait(self._room, task_id, run_id)
+        self._open.add(wait)
+        try:
+            async with asyncio.timeout(timeout):
+                return await wait.final()
+        except TimeoutError as error:
+            raise Waited(
+                f"no result of {task_id} {run_id} within {timeout or 0:g} s",
+                remedy="see whether a worker serves the task: penstock task ls",
+            ) from error
+        finally:
+            self._open.discard(wait)
+
+    def _look_all(self) -> None:
+        for wait in self._open:
+            wait.hint.set()
+
+
+class _Wait:
+    """One key under observation."""
+
+    def __init__(self, room: Room, task_id: str, run_id: str) -> None:
+        self.hint = asyncio.Event()
+        self._room = room
+        self._task_id = task_id
+        self._run_id = run_id
+        self._key = result_key(task_id, run_id)
+        self._heard: Output | None = None
+
+    async def final(self) -> Output:
+        subject = self._room.results.prefix + self._key
+        subscription = await self._room.link.subscribe(subject, self._on_hint)
+        try:
+            while True:
+                self.hint.clear()
+                output = await self._look()
+                if output is not None:
+                    return output
+                await self._next_hint()
+        finally:
+            await subscription.unsubscribe()
+
+    def _on_hint(
+        self, _subject: bytes, _reply: bytes | None, headers: bytes | None, payload: bytes
+    ) -> None:
+        if operation_of(headers) is Operation.PUT:
+            try:
+                heard = decode_output(payload)
+            except JsonError:
+                return
+            if not heard.is_final:
+                return
+            self._heard = heard
+        self.hint.set()
+
+    async def _next_hint(self) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_AGAIN):
+                await self.hint.wait()
+        except TimeoutError:
+            return
+
+    async def _look(self) -> Output | None:
+        """Read the record; patiently after a hint, whose write may not be readable yet."""
+        for pause in _READABLE_WITHIN if self._heard is not None else (0.0,):
+            await asyncio.sleep(pause)
+            entry = await self._room.results.get(self._key, leader=True)
+            if entry is None:
+                continue
+            if entry.deleted:
+                return self._heard or self._dropped()
+            output = decode_output(entry.value)
+            if output.is_final:
+                return output
+        self._heard = None
+        return None
+
+    def _dropped(self) -> Output:
+        return Output(self._run_id, self._task_id, int(StatusCode.OK), UNSET)

@@ -1,0 +1,229 @@
+"""natq on the wire: names, subjects, keys, and the bytes of every message.
+
+Nothing outside this file knows a field name. The format is that of the seed document,
+with the choices of the wire reference taken; ``attempt`` and ``seq`` in a processing
+record are ours, and every other SDK ignores them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum, StrEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock.core import codec
+from penstock.core.errors import ConfigError, PenstockError
+from penstock.core.ids import uuid7
+from penstock.core.invocation import MISSING
+
+__all__ = [
+    "BadRunId",
+    "Input",
+    "Output",
+    "StatusCode",
+    "TaskDefinition",
+    "TaskType",
+    "check_task_id",
+    "consumer_name",
+    "decode_output",
+    "encode_output",
+    "parse_input",
+    "processing_record",
+    "reply_headers",
+    "result_key",
+    "submission",
+]
+
+INVALID_JSON: Final = "Invalid JSON input"
+
+_TASK_ID = re.compile(r"[A-Za-z0-9_-]+")
+_RUN_ID = re.compile(r"[-/_=A-Za-z0-9](?:[-/_=.A-Za-z0-9]*[-/_=A-Za-z0-9])?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+_MAX_RUN_ID_CHARS = 512
+_MAX_HEADER_CHARS = 1024
+
+
+class TaskType(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class StatusCode(IntEnum):
+    PROCESSING = 100
+    OK = 200
+    BAD_REQUEST = 400
+    NOT_ACCEPTABLE = 406
+    TOO_LARGE = 413
+    INTERNAL_ERROR = 500
+    UNAVAILABLE = 503
+
+
+class TaskDefinition(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What producers discover in the tasks bucket. Schemas are texts of JSON Schema."""
+
+    id: str
+    type: TaskType
+    subject: str | None = None
+    input_schema: str | None = None
+    output_schema: str | None = None
+
+
+class Output(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A task's output, and a record in the results bucket."""
+
+    id: str
+    task_id: str
+    status: int
+    data: Any = UNSET
+    error: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    seq: int | UnsetType = UNSET
+
+    @property
+    def is_final(self) -> bool:
+        return self.status != StatusCode.PROCESSING
+
+
+class Input(Struct, frozen=True):
+    """A task's input: the reserved members, and what is left of it for the handler."""
+
+    run_id: str
+    body: Any
+    drop_result: bool = False
+
+
+class BadRunId(PenstockError):
+    """A run id that cannot be part of a key."""
+
+    code = "natq.run_id"
+    remedy = "use letters, digits, - / _ = and inner dots, or leave runId out to have one made"
+
+    def __init__(self, run_id: str) -> None:
+        shown = run_id if len(run_id) <= 60 else f"{run_id[:60]}…"
+        super().__init__(f"runId {shown!r} cannot be used in a key")
+
+
+_outputs = msgspec.json.Decoder(Output)
+_definitions = msgspec.json.Decoder(TaskDefinition)
+
+
+# Names ----------------------------------------------------------------------------------
+
+
+def check_task_id(task_id: str) -> str:
+    """``task_id`` if every part of the wire can carry it. Raises `ConfigError` otherwise."""
+    if not _TASK_ID.fullmatch(task_id):
+        raise ConfigError(
+            f"task id {task_id!r} cannot be used on natq",
+            remedy="use letters, digits, _ and - (it becomes a subject and a consumer name)",
+            code="natq.task_id",
+        )
+    return task_id
+
+
+def check_run_id(run_id: str) -> str:
+    """``run_id`` if it can be part of a key. Raises `BadRunId` otherwise."""
+    if len(run_id) > _MAX_RUN_ID_CHARS or ".." in run_id or not _RUN_ID.fullmatch(run_id):
+        raise BadRunId(run_id)
+    return run_id
+
+
+def result_key(task_id: str, run_id: str) -> str:
+    return f"{task_id}.{run_id}"
+
+
+def consumer_name(task_id: str) -> str:
+    """The durable consumer (and queue group) that all workers of a task share."""
+    return f"natq_worker_{task_id}"
+
+
+# Input ----------------------------------------------------------------------------------
+
+
+def parse_input(
+    payload: bytes, *, compat: bool = False, make_id: Callable[[], str] = uuid7
+) -> Input:
+    """What ``payload`` asks for. Raises `codec.JsonError` or `BadRunId`; both are final."""
+    value = codec.decode(payload)
+    if not isinstance(value, dict):
+        return Input(make_id(), MISSING if value is None else value)
+    given = value.pop("runId", None)
+    drop = value.pop("dropResultOnSuccess", False)
+    run_id = _run_id_of(given) if given else make_id()
+    return Input(run_id, value, drop is True or (compat and bool(drop)))
+
+
+def _run_id_of(given: Any) -> str:
+    if isinstance(given, str):
+        return check_run_id(given)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return check_run_id(codec.encode(given).decode())
+    raise BadRunId(codec.encode(given).decode())
+
+
+def submission(body: Any, *, run_id: str, drop_result: bool = False) -> bytes:
+    """The payload that asks for a run of a task with ``body``, an object or nothing."""
+    members = {} if body is MISSING or body is None else body
+    if not isinstance(members, dict):
+        raise ConfigError(
+            "a natq job needs an object as input, to carry its run id",
+            remedy="pass named arguments instead of a list or a bare value",
+            code="natq.body",
+        )
+    whole = {**members, "runId": check_run_id(run_id)}
+    if drop_result:
+        whole["dropResultOnSuccess"] = True
+    return codec.encode(whole)
+
+
+# Output ---------------------------------------------------------------------------------
+
+
+def processing_record(
+    task_id: str, run_id: str, *, attempt: int | None = None, seq: int | None = None
+) -> bytes:
+    """The record that says a run is in progress. Ids were checked, so nothing needs escaping.
+
+    ``attempt``: executions that count so far, this one included; left out on the first.
+    ``seq``: the job's message, so that a record whose job is gone can be told apart.
+    """
+    counted = "" if attempt is None else f',"attempt":{attempt}'
+    placed = "" if seq is None else f',"seq":{seq}'
+    return f'{{"id":"{run_id}","taskId":"{task_id}","status":100{counted}{placed}}}'.encode()
+
+
+def encode_output(output: Output) -> bytes:
+    """``output`` as strict JSON. Raises `codec.JsonError`."""
+    return codec.encode(output)
+
+
+def decode_output(data: bytes) -> Output:
+    """A record as any SDK wrote it. Raises `codec.JsonError` for what is not one."""
+    try:
+        return _outputs.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise codec.JsonError(str(error)) from error
+
+
+def decode_definition(data: bytes) -> TaskDefinition:
+    """A task definition as any SDK wrote it. Raises `codec.JsonError` for what is not one."""
+    try:
+        return _definitions.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise codec.JsonError(str(error)) from error
+
+
+def reply_headers(status: int, error: str = "") -> bytes:
+    """Raw header lines of a sync reply; an error text cannot smuggle a line in."""
+    if not error:
+        return b"status: %d\r\n" % status
+    return b"status: %d\r\nerror: %b\r\n" % (status, header_text(error).encode())
+
+
+def header_text(text: str) -> str:
+    """``text`` with control characters as blanks, cut to a sane length."""
+    return _CONTROL.sub(" ", text)[:_MAX_HEADER_CHARS].encode("utf-8", "replace").decode()
