@@ -33,7 +33,14 @@ def test_a_uuid_tells_when_it_was_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "\ud800", "944a9c6b-34e1-4ec5-a52b-a56e0d3daf87", "ffffffff-ffff-7fff-bfff-ffffffffffff"]
+    "text",
+    [
+        "",
+        "x",
+        "\ud800",
+        "944a9c6b-34e1-4ec5-a52b-a56e0d3daf87",
+        "ffffffff-ffff-7fff-bfff-ffffffffffff",
+    ],
 )
 def test_what_tells_no_time_gives_none(text: str) -> None:
     assert uuid7_instant(text) is None

@@ -185,7 +185,7 @@ class Binding:
         """A member for ``**kwargs``, which must not pass for a parameter it does not name."""
         if self._extra is None or name in self._reserved:
             raise unknown_field(name, list(self._names), place)
-        return _decode_one(value, self._extra, f"{place}.{name}")
+        return _decode_one(value, self._extra, f"{place}.{name[:80]}")
 
     def _is_named(self, body: Sequence[Any]) -> bool:
         """Whether an array is one object that binds by name."""
