@@ -27,6 +27,9 @@ class _Missing:
     def __bool__(self) -> bool:
         return False
 
+    def __reduce__(self) -> str:
+        return "MISSING"  # one and the same in every process
+
 
 MISSING: Final = _Missing()
 
