@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.core.errors import BadInput, ConfigError, PenstockError, UnknownName, nearest
+import pickle
+
+import pytest
+
+from penstock.core.errors import (
+    BadInput,
+    ConfigError,
+    PenstockError,
+    TaskFailed,
+    UnknownName,
+    nearest,
+)
 
 
 def test_an_error_shows_code_and_remedy() -> None:
@@ -40,3 +51,18 @@ def test_an_unknown_name_far_from_all_lists_a_few() -> None:
 def test_only_names_close_enough_are_near() -> None:
     assert nearest("widht", ["width", "height"]) == "width"
     assert nearest("colour", ["width", "height"]) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("m", remedy="r", code="c"),
+        BadInput("m", path="$.a", remedy="r"),
+        UnknownName("task", "resise", ["resize"]),
+        TaskFailed("resize", "r-1", 500, "broke", {"a": 1}),
+    ],
+)
+def test_errors_cross_processes(error: PenstockError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

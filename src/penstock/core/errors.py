@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "BadInput",
@@ -38,6 +39,15 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         head = f"{self.message} [{self.code}]"
         return f"{head}\n  try: {self.remedy}" if self.remedy else head
+
+    def __reduce__(self) -> tuple[Any, ...]:  # arguments and message differ: pickle as it is
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[PenstockError], args: Any, state: dict[str, Any]) -> PenstockError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(PenstockError):
