@@ -15,6 +15,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -78,6 +79,14 @@ class GuardedClient(Client):
         if writer is not None:
             writer.transport.abort()
 
+    async def give_up(self) -> None:
+        """End a connection that may be half made. nats-py would wait for its socket to close,
+        which after a failed TLS handshake nobody announces."""
+        self.abort()
+        self._transport = None
+        if self._flush_queue is not None:  # else it failed before it had begun
+            await self.close()
+
 
 async def connect(client: GuardedClient, options: NatsOptions, observer: Observer) -> None:
     """Connect ``client``; from then on it reconnects for ever.
@@ -91,6 +100,8 @@ async def connect(client: GuardedClient, options: NatsOptions, observer: Observe
     async def note(error: Exception) -> None:
         if dialling:
             faults.append(error)
+            if isinstance(decided := _explained(faults, options), AuthFailed | TlsFailed):
+                raise decided from error  # trying again would change nothing
         else:
             await observer.error(error)
 
@@ -107,13 +118,13 @@ async def connect(client: GuardedClient, options: NatsOptions, observer: Observe
             )
             await client.confirm(options.connect_timeout.total_seconds())
     except (nats_errors.Error, OSError, TimeoutError, ValueError) as error:
-        await _give_up(client)
+        await client.give_up()
         raise _explained([*faults, error], options) from error
     except BaseException:
-        await _give_up(client)
+        await client.give_up()
         raise
     if options.wants_tls and not client.checked:
-        await _give_up(client)
+        await client.give_up()
         raise TlsFailed("the installed nats-py does not let us insist on TLS")
     client.options["max_reconnect_attempts"] = -1
     dialling = False
@@ -125,6 +136,8 @@ def _arguments(options: NatsOptions) -> dict[str, Any]:
             path.read_bytes()
         except OSError as error:
             raise AuthFailed(f"{path} cannot be read: {error.strerror}") from error
+    if options.nkey_seed_file:
+        _check_seed(Path(options.nkey_seed_file))
     tls: ssl.SSLContext | None = None
     try:
         tls = options.tls_context() if options.wants_tls else None
@@ -149,9 +162,14 @@ def _arguments(options: NatsOptions) -> dict[str, Any]:
     }
 
 
-async def _give_up(client: GuardedClient) -> None:
-    client.abort()
-    await client.close()
+def _check_seed(path: Path) -> None:
+    """nats-py reads the seed on its own, and its errors name neither file nor remedy."""
+    import nkeys
+
+    try:
+        nkeys.from_seed(bytearray(path.read_bytes().strip())).wipe()
+    except Exception as error:
+        raise AuthFailed(f"{path} holds no nkey seed") from error
 
 
 def _explained(faults: list[Exception], options: NatsOptions) -> LinkError:
