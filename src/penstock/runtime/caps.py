@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from penstock.runtime.job import Job
-
-if TYPE_CHECKING:
-    from penstock.runtime.jobloop import Desk
+from penstock.runtime.pull import Desk
 
 __all__ = ["Caps"]
 

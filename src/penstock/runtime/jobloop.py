@@ -11,42 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from penstock.core.delivery import Delivery, Gone, Settlement, Source, SourceLost, Unknown
+from penstock.core.delivery import Delivery, Gone, Settlement, Source, Unknown
 from penstock.core.errors import UnknownName
 from penstock.core.outcome import Failed, Interrupted, Lost, Outcome, outcome_of_error
 from penstock.runtime.caps import Caps
-from penstock.runtime.credit import Credit, Seat
+from penstock.runtime.credit import Credit
 from penstock.runtime.job import Job
+from penstock.runtime.pull import Desk, Pulls
 from penstock.runtime.quiet import Quiet
 from penstock.runtime.run import outcome_of
 from penstock.runtime.workshop import Plan, Workshop
 
-__all__ = ["Desk", "JobLoop"]
+__all__ = ["JobLoop"]
 
 _log = logging.getLogger("penstock.runtime")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_TOO_QUICK_S = 0.002
-_PULLER_END_S = 2.0
 _GIVE_BACK_S = 10.0
 _HURRY_S = 1.0
 _NOTHING = Plan.of_nothing()
-
-
-@dataclass(slots=True, eq=False)
-class Desk:
-    """One source with its seat and puller, and when it was last heard (for the watchdog)."""
-
-    source: Source
-    seat: Seat
-    heard_at: float
-    received: int = 0
-    lost: bool = False
-    puller: asyncio.Task[None] | None = None
 
 
 class JobLoop:
@@ -64,10 +49,10 @@ class JobLoop:
         self._shop = shop
         self._credit = Credit(slots, idle_wait=idle_wait, clock=shop.clock)
         self._caps = Caps({n: t.concurrency for n, t in shop.tasks.items() if t.concurrency})
-        self.desks = [Desk(s, self._credit.seat(self._cap_of(s)), 0.0) for s in sources]
+        self.desks = [Desk(s, self._credit.seat(self._cap_of(s))) for s in sources]
+        self._pulls = Pulls(self.desks, self._credit, self._accept, shop.clock)
         self._on_ended = on_ended
         self._jobs: set[Job] = set()
-        self._stopping = False
         self._quiet = Quiet(self._jobs)
         self.zombies = 0
         self.ended = 0
@@ -83,15 +68,11 @@ class JobLoop:
 
     async def start(self) -> None:
         """Begin to take work."""
-        for desk in self.desks:
-            if desk.puller is None:
-                self._open(desk)
+        self._pulls.start()
 
     def rearm(self, desk: Desk) -> None:
         """Drop the take that is under way and begin a new one: for a source that went deaf."""
-        if desk.puller is not None and not self._stopping:
-            desk.puller.cancel()
-            self._open(desk)
+        self._pulls.rearm(desk)
 
     def force(self) -> None:
         """Cut the drain short: handlers are interrupted now."""
@@ -99,10 +80,9 @@ class JobLoop:
 
     async def stop(self, grace: timedelta = timedelta(seconds=30)) -> None:
         """Take no more, let jobs finish within ``grace``, then interrupt and give back the rest."""
-        if self._stopping:
+        if self._pulls.stopping:
             return
-        self._stopping = True
-        await self._stop_pulling()
+        await self._pulls.stop()
         for job, desk in self._caps.drained():
             job.stop(Interrupted())
             self._begin(job, desk)
@@ -124,72 +104,10 @@ class JobLoop:
             task.cancel()
         await asyncio.wait(left, timeout=1.0)
 
-    # Pulling ------------------------------------------------------------------------------
-
     def _cap_of(self, source: Source) -> int | None:
         """The limit of the source's one task; enforced by its credit, not in hand."""
         task = self._shop.tasks.get(source.task) if source.task else None
         return task.concurrency if task is not None else None
-
-    def _open(self, desk: Desk) -> None:
-        desk.heard_at = self._shop.clock()
-        loop = asyncio.get_running_loop()
-        desk.puller = loop.create_task(self._pull(desk), name=f"pull:{desk.source.name}")
-
-    async def _pull(self, desk: Desk) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while not self._stopping:
-            try:
-                await self._pull_once(desk)
-            except SourceLost as error:
-                _log.warning("source %s is lost: %s", desk.source.name, error)
-            except Exception:  # noqa: BLE001 - a broken adapter must not end the other sources
-                _log.exception("source %s failed", desk.source.name)
-            else:
-                pause_s = _FIRST_PAUSE_S
-                desk.lost = False
-                continue
-            desk.lost = True
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    async def _pull_once(self, desk: Desk) -> None:
-        asked_at = self._shop.clock()
-        grant = await self._credit.grant(desk.seat)
-        granted_at = self._shop.clock()
-        if granted_at - asked_at > _TOO_QUICK_S:
-            desk.heard_at = granted_at  # it was us who did not listen
-        taken: Sequence[Delivery] = ()
-        try:
-            taken = await desk.source.take(grant.count, grant.wait)
-        finally:
-            self._credit.took(desk.seat, grant.count, len(taken))
-        if taken:
-            desk.heard_at = self._shop.clock()
-            desk.received += len(taken)
-            for delivery in taken:
-                self._accept(delivery, desk)
-        elif not self._stopping and self._shop.clock() - granted_at < _TOO_QUICK_S:
-            await asyncio.sleep(_TOO_QUICK_S)  # a source that never waits must not spin
-
-    async def _stop_pulling(self) -> None:
-        pullers = [desk.puller for desk in self.desks if desk.puller is not None]
-        for desk in self.desks:
-            if not desk.seat.polling and desk.puller is not None:
-                desk.puller.cancel()
-        stops = [asyncio.ensure_future(desk.source.stop()) for desk in self.desks]
-        if stops:
-            done, late = await asyncio.wait(stops, timeout=_GIVE_BACK_S)
-            for stop in late:
-                stop.cancel()
-            for stop in done:
-                if error := stop.exception():
-                    _log.warning("a source did not stop cleanly", exc_info=error)
-        if pullers:
-            _, late_pullers = await asyncio.wait(pullers, timeout=_PULLER_END_S)
-            for puller in late_pullers:
-                puller.cancel()
-            await asyncio.gather(*pullers, return_exceptions=True)
 
     # Jobs ---------------------------------------------------------------------------------
 
@@ -212,7 +130,7 @@ class JobLoop:
         except UnknownName as error:
             plan, verdict = _NOTHING, outcome_of_error(error)
         job = Job(delivery, plan, self._shop)
-        job.verdict = Interrupted() if self._stopping else verdict
+        job.verdict = Interrupted() if self._pulls.stopping else verdict
         return job
 
     def _begin(self, job: Job, desk: Desk) -> None:

@@ -17,7 +17,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from penstock.core.task import Task
-from penstock.runtime.jobloop import Desk, JobLoop
+from penstock.runtime.jobloop import JobLoop
+from penstock.runtime.pull import Desk
 
 __all__ = ["BlockWatch", "DeafWatch"]
 

@@ -30,6 +30,7 @@ from penstock.runtime.options import ExitCode, WorkerOptions
 from penstock.runtime.recycle import Recycle
 from penstock.runtime.report import Report
 from penstock.runtime.requestloop import RequestLoop
+from penstock.runtime.supervisor import die_with_supervisor
 from penstock.runtime.watchdog import BlockWatch, DeafWatch
 from penstock.runtime.workshop import Workshop
 
@@ -127,6 +128,7 @@ class Worker:
 
     async def run(self) -> ExitCode:
         """Serve until a signal, `ask_to_stop` or a limit; drain; say how the process should end."""
+        die_with_supervisor()
         await self.start()
         with_signals = self.options.signals and _in_main_thread()
         loop = asyncio.get_running_loop()
