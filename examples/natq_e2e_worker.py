@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from typing import Any
 
 from penstock.protocols.natq import (
@@ -76,15 +75,11 @@ TASKS = (
 
 
 async def main() -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     worker = NatqWorker()
     for task_id, kind, handler in TASKS:
         worker.register_task(task_id, kind, handler)
     await worker.start(os.environ.get("NATS_URL", "nats://localhost:4222"))
-    await stop.wait()
-    await worker.stop()
+    await worker.wait()  # until SIGINT or SIGTERM
 
 
 if __name__ == "__main__":

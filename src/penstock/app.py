@@ -6,6 +6,7 @@ loads no runtime. Without an address a NATS server of our own is started and goe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -67,7 +68,7 @@ class App:
     def task(self, fn: Handler, /) -> Handler: ...
     @overload
     def task(self, **options: Unpack[TaskOptions]) -> Callable[[Handler], Handler]: ...
-    def task(self, fn: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, fn: Any = None, **options: Any) -> Any:
         """Declare a handler. Usable bare or with options.
 
         ``retries=N``: at most N + 1 executions, where the wire does not carry a policy of
@@ -272,9 +273,11 @@ async def serve(
         link = await stack.enter_async_context(open_link(settings))
         worker = await _worker(app, link, settings, protocols, stack)
         await worker.start()
+        running = asyncio.create_task(worker.run(), name="worker")
+        await asyncio.sleep(0)  # from here on it hears signals: only now is it ready
         if ready is not None:
             ready(link.options.servers[0])
-        return await worker.run()
+        return await running
 
 
 async def _worker(
@@ -306,7 +309,7 @@ async def _worker(
 
 
 def _worker_options(settings: Settings) -> Any:
-    from penstock.runtime.worker import WorkerOptions
+    from penstock.runtime.options import WorkerOptions
 
     chosen = settings.worker
     return WorkerOptions(

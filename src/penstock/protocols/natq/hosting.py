@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.binary import check_server
@@ -14,7 +13,8 @@ from penstock.core.events import Silent
 from penstock.protocols.natq.room import Room
 from penstock.protocols.natq.worker import NatqWorker as Served
 from penstock.protocols.natq.worker import open_worker
-from penstock.runtime.worker import Worker, WorkerOptions
+from penstock.runtime.options import WorkerOptions
+from penstock.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from penstock.protocols.natq.upstream import NatqWorker
@@ -23,23 +23,31 @@ __all__ = ["Hosted", "host"]
 
 
 class Hosted:
-    """A link and a running worker, ended together."""
+    """A link and a running worker, ended together: by `stop`, or by SIGTERM or SIGINT."""
 
     def __init__(self, link: Link, served: Served, worker: Worker, bridge: _LogBridge) -> None:
         self._link = link
         self._served = served
         self._worker = worker
         self._bridge = bridge
-        self._watch = asyncio.get_running_loop().create_task(worker.run(), name="natq:signals")
+        self._life = asyncio.get_running_loop().create_task(self._live(), name="natq:worker")
 
     async def stop(self) -> None:
-        await self._worker.stop()
-        self._watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._watch
-        await self._served.room.settle_errands()
-        await self._link.close()
-        self._bridge.remove()
+        """Drain, close, and return when both are done. Safe to repeat."""
+        self._worker.ask_to_stop()
+        await self.wait()
+
+    async def wait(self) -> None:
+        """Return when the worker has ended, for whatever reason."""
+        await asyncio.shield(self._life)
+
+    async def _live(self) -> None:
+        try:
+            await self._worker.run()
+        finally:
+            await self._served.room.settle_errands()
+            await self._link.close()
+            self._bridge.remove()
 
 
 async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:

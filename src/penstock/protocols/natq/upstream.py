@@ -232,12 +232,18 @@ class NatqWorker:
 
     async def stop(self) -> None:
         """Take no more, let running handlers finish, close. Safe to repeat."""
-        hosted, self._hosted = self._hosted, None
-        if hosted is None:
+        if self._hosted is not None:
+            await self._hosted.stop()
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Return when the worker has stopped, by `stop` or by a signal. Ours, not upstream's."""
+        if self._hosted is None:
             return
-        await hosted.stop()
-        self.state = WorkerState.STOPPED
-        self.logger.info("Worker stopped", workerId=self.worker_id)
+        await self._hosted.wait()
+        if self.state is not WorkerState.STOPPED:
+            self.state = WorkerState.STOPPED
+            self.logger.info("Worker stopped", workerId=self.worker_id)
 
 
 class _Passing(Binding):

@@ -93,6 +93,8 @@ class JobSource:
             assert self._puller is not None  # bind() opened it
             messages = await self._puller.fetch(most, wait.total_seconds())
         except (ConsumerGone, LinkError, ApiError) as error:
+            if self._stopped:
+                return []
             await self._unbind()
             raise SourceLost(error.message) from error
         if not messages:
