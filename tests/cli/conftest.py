@@ -128,7 +128,7 @@ def served(server: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("served")
     shutil.copy(SAMPLE, folder)
     cli = Cli(folder, clean_environ(PENSTOCK_NATS_URL=server.url))
-    worker = cli.start("worker", "sample_app:app")
+    worker = cli.start("worker", "sample_app:app", "--grace", "1s")
     try:
         worker.wait_for("serving sample_app:app")
         yield cli

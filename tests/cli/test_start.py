@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.cli.conftest import Cli, clean_environ
 
 from penstock.cli.root import COMMANDS
+from tests.cli.conftest import Cli, clean_environ
 
 HEAVY = ("penstock.broker", "penstock.web", "penstock.runtime", "penstock.protocols", "nats")
 HEAVY += ("redis", "pyspark", "rich", "asyncio", "uvloop")

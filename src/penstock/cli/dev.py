@@ -21,6 +21,7 @@ from penstock.cli.options import configured, setting
 from penstock.cli.output import say
 from penstock.cli.remote import DEFAULT_DATA, leave_address, run_async, take_address_back
 from penstock.cli.root import COMMANDS
+from penstock.cli.server import server_for
 from penstock.settings import Loaded, Settings
 from penstock.settings.secrets import masked_url
 
@@ -110,14 +111,11 @@ async def _server(settings: Settings, data: Path, port: int) -> AsyncIterator[st
     if settings.nats.url:
         yield settings.nats.url
         return
-    from penstock.broker.embedded import EmbeddedNats
-
     _prepare(data)
-    binary = settings.nats.server_binary
-    async with EmbeddedNats(data / "nats", port=port, binary=binary) as server:
-        leave_address(data, server.url)
+    async with server_for(settings, folder=data, port=port) as url:
+        leave_address(data, url)
         try:
-            yield server.url
+            yield url
         finally:
             take_address_back(data)
 

@@ -172,6 +172,7 @@ def watch(loaded: Loaded, name: str, limit: int | None, as_json: bool) -> None:
     """Print runs as they change, until Ctrl-C."""
 
     async def act(client: Client) -> None:
+        say(f"watching {name or 'all tasks'}; Ctrl-C ends it")
         seen = 0
         async for view in client.watch(name):
             if as_json:

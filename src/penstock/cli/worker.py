@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from penstock.cli.child import stop_with_parent
@@ -10,9 +15,14 @@ from penstock.cli.options import configured, setting
 from penstock.cli.output import say
 from penstock.cli.remote import found_dev_server, run_async, settings_at
 from penstock.cli.root import COMMANDS
+from penstock.cli.server import server_for
 from penstock.core.invocation import PROTOCOLS
 from penstock.settings import Loaded, Settings
+from penstock.settings.secrets import masked_url
 from penstock.settings.shape import sections_of
+
+if TYPE_CHECKING:
+    from penstock.app import App
 
 __all__ = ["worker"]
 
@@ -45,19 +55,47 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
     stop_with_parent()
     chosen = tuple(name for name in PROTOCOLS if flags.get(name))
     protocols = chosen or loaded.configured or ("natq",)
-    return _serve(_joined(loaded), app, protocols)
+    settings = _joined(loaded)
+    application = load_app(app)
+    if _needs_supervisor(settings):
+        return run_async(_supervise(settings))
+    return _serve(settings, application, app, protocols)
 
 
-def _serve(settings: Settings, spec: str, protocols: tuple[str, ...]) -> int:
+def _serve(settings: Settings, application: App, spec: str, protocols: Sequence[str]) -> int:
     """One worker process; its exit code."""
-    application = load_app(spec)
     from penstock.app import serve
+    from penstock.runtime.supervisor import die_with_supervisor
+
+    die_with_supervisor()
 
     def ready(url: str) -> None:
-        say(f"serving {spec} over {', '.join(protocols)} at {url}")
+        say(f"serving {spec} over {', '.join(protocols)} at {masked_url(url)}")
 
     work = serve(application, settings, protocols, ready=ready)
     return run_async(work, uvloop=settings.worker.uvloop)
+
+
+def _needs_supervisor(settings: Settings) -> bool:
+    """Several processes, or one that ends itself to be replaced, need somebody to start them."""
+    from penstock.runtime.supervisor import supervised
+
+    chosen = settings.worker
+    limited = chosen.max_jobs is not None or chosen.max_rss_mb is not None
+    return not supervised() and (chosen.processes > 1 or limited)
+
+
+async def _supervise(settings: Settings) -> int:
+    """The same command again, once per process, on one server."""
+    from penstock.runtime.supervisor import Supervisor
+
+    command = [sys.executable, "-m", "penstock", *sys.argv[1:]]
+    folder = Path(settings.data) if settings.data else None
+    async with server_for(settings, folder=folder) as url:
+        if url != settings.nats.url:
+            command += ["--nats", url]  # they share the embedded server; a later flag wins
+            say(f"NATS: {url}")
+        return await Supervisor(command, settings.worker.processes).run()
 
 
 def _joined(loaded: Loaded) -> Settings:
