@@ -57,7 +57,8 @@ async def final_record_before_ack(stage: Stage) -> None:
 async def status_decides(stage: Stage) -> None:
     """Below 300 the message is ACKed, from 300 to 499 it is TERMed; both are recorded."""
     for status, verb in ((150, "ACK"), (204, "ACK"), (302, "TERM"), (404, "TERM"), (499, "TERM")):
-        said = {"status": status, "data": {"n": status}, "error": f"why {status}"}
+        error = {"error": f"why {status}"} if status >= 300 else {}
+        said = {"status": status, "data": {"n": status}, **error}
         job = await stage.enqueue("conf-reply-async", said)
         settled = await stage.settled(job)
         expect(settled.verb == verb, f"{status}: {settled.verb}")

@@ -151,7 +151,7 @@ async def sigterm_under_load(stage: Stage) -> None:
     code = await first.wait(12)
     expect(code == 0, f"exit code {code}")
     expect((await asked).status == "200", "the request in flight was not answered with 200")
-    unfinished = [key for key in running if (await stage.statuses(key))[-1] != 200]
+    unfinished = [key for key in running if (await stage.statuses(key))[-1:] == [100]]
     expect(not unfinished, f"{len(unfinished)} of {len(running)} running jobs were not finished")
 
     await stage.add_worker()
@@ -178,12 +178,17 @@ async def all_final(stage: Stage, jobs: list[Job], within: float) -> list[dict[s
 
 
 async def each_ran_once(stage: Stage, jobs: list[Job]) -> None:
+    """One 100 and one 200 per job; a 100 that was withdrawn when the job was given back is fine."""
     found = {job.key: await stage.statuses(job.key) for job in jobs}
-    again = {key: statuses for key, statuses in found.items() if statuses != [100, 200]}
-    expect(
-        not again,
-        f"{len(again)} of {len(jobs)} ran more than once, such as {list(again.items())[:1]}",
-    )
+    again = {key: seen for key, seen in found.items() if _since_withdrawn(seen) != [100, 200]}
+    some = list(again.items())[:1]
+    expect(not again, f"{len(again)} of {len(jobs)} did not run exactly once, such as {some}")
+
+
+def _since_withdrawn(statuses: list[Any]) -> list[Any]:
+    while statuses[:2] == [100, None]:
+        statuses = statuses[2:]
+    return statuses
 
 
 def _is_ack(frame: Frame) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import nats
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
+
 from tests.conformance.natq.reference_tasks import register_all
 from tests.conformance.natq.reference_worker import (
     Handler,

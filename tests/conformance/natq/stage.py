@@ -18,6 +18,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+
 from tests.chaos.harness import Program, eventually
 from tests.chaos.servers import NatsServer
 from tests.conformance.natq.registry import E2E, Failed
@@ -137,7 +138,8 @@ class Stage:
                 return False
             return True
 
-        await eventually(answered, within=10, what="an answer to a first request", every=0.05)
+        said = "".join(worker.output[-1000:] for worker in self.workers if worker.output)
+        await self.until(answered, 10, f"an answer to a first request\n{said}".rstrip())
 
     async def _look_around(self) -> None:
         """Note how the worker made its streams, then let the bucket remember every record."""
@@ -187,7 +189,7 @@ class Stage:
         bucket = await self.js.key_value("natq_results")
         try:
             entries = await bucket.history(key)
-        except nats.js.errors.KeyNotFoundError:
+        except (nats.js.errors.KeyNotFoundError, nats.js.errors.NoKeysError):
             return []
         return [None if entry.operation else parsed(entry.value or b"") for entry in entries]
 
