@@ -1,0 +1,1 @@
+"""Open Job Spec: a job server on JetStream and KV that cannot lose a job."""
