@@ -98,9 +98,7 @@ async def test_under_load_a_restart_costs_only_what_was_under_way(
     stop.set()
     await asyncio.wait_for(asyncio.gather(*askers), 10)
 
-    assert (
-        len(failed) <= 2 * 32
-    )  # one under way each, and a server not yet up
+    assert len(failed) <= 2 * 32  # one under way each, and a server not yet up
 
 
 async def test_what_is_published_while_away_is_sent_after_the_reconnect(

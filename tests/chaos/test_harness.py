@@ -10,6 +10,7 @@ from random import Random
 
 import psutil
 import pytest
+
 from tests.chaos.harness import Killer, Program, Unmet, eventually
 from tests.chaos.invariants import (
     Journal,

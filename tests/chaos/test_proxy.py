@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+
 from tests.chaos.frames import Splitter
 from tests.chaos.harness import eventually
 from tests.chaos.invariants import Ledger, final_never_lives_again, judge

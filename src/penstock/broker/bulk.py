@@ -169,4 +169,3 @@ def _settled(result: Written) -> asyncio.Future[Written]:
     future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
     future.set_result(result)
     return future
-

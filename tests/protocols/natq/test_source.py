@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.protocols.natq.conftest import SECOND
 
 from penstock.core.delivery import Gone, Settled, SettledKind
 from penstock.core.outcome import (
@@ -27,6 +26,7 @@ from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.room import Room
 from penstock.protocols.natq.wire import decode_output
 from penstock.protocols.natq.worker import JobSource
+from tests.protocols.natq.conftest import SECOND
 
 if TYPE_CHECKING:
     from penstock.broker.link import Link
