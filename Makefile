@@ -45,4 +45,4 @@ lock: ## rewrite locks/dev.txt from pyproject.toml
 	  --group dev --all-extras --no-emit-package penstock pyproject.toml -o locks/dev.txt $(U)
 
 clean: ## remove the virtual environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@rm -rf $(VENV) .venv-omniq-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

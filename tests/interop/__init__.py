@@ -1,0 +1,1 @@
+"""Foreign clients, unchanged and in processes of their own, on the same brokers as ours."""
