@@ -1,0 +1,126 @@
+"""Penstock on natq: loading the queue, draining it, answering, enqueueing.
+
+The worker is the one `penstock worker` runs, with its defaults but for the concurrency that
+the scenario gives to everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from time import perf_counter
+
+from bench.kit.run import Run
+from penstock import App
+from penstock.broker.event_stream import EventStream
+from penstock.broker.link import Link
+from penstock.broker.options import NatsOptions
+from penstock.core.events import Silent
+from penstock.protocols.natq.client import Job, NatqClient
+from penstock.protocols.natq.options import NatqOptions
+from penstock.protocols.natq.worker import open_worker
+from penstock.runtime.options import WorkerOptions
+from penstock.runtime.worker import Worker
+
+app = App("bench")
+_SLEEP_S = 0.01
+
+
+@app.task
+async def noop(n: int) -> int:
+    return n
+
+
+@app.task
+async def pause(n: int) -> int:
+    await asyncio.sleep(_SLEEP_S)
+    return n
+
+
+@app.task(reply=True)
+async def echo(n: int) -> int:
+    return n
+
+
+def jobs(task: str, count: int) -> Iterator[Job]:
+    return (Job(task, {"n": n}) for n in range(count))
+
+
+async def load(run: Run) -> None:
+    """Fill the queue of one task, for whoever drains it."""
+    link = await _connect(run)
+    client = await NatqClient.open(link)
+    report = await client.enqueue_many(jobs(run.options["task"], run.count))
+    assert report.complete and report.stored == run.count, report
+    await link.close()
+
+
+async def drain(run: Run) -> None:
+    """From the first pull until the last job is acknowledged and the server has read it all."""
+    link = await _connect(run)
+    worker = await _worker(link, run.options["task"], run)
+    with run.measure():
+        await worker.start()
+        while (
+            worker.metrics.counts().get(("natq", run.options["task"], "succeeded"), 0) < run.count
+        ):
+            await asyncio.sleep(0.002)
+        await link.flush()
+    await worker.stop()
+    await link.close()
+
+
+async def answer(run: Run) -> None:
+    """The worker's half of request and reply; a helper process."""
+    link = await _connect(run)
+    worker = await _worker(link, "echo", run)
+    await worker.start()
+    await link.flush()
+    run.ready()
+    await asyncio.Event().wait()
+
+
+async def ask(run: Run) -> None:
+    """Ask as many at a time as the scenario says, all through our client."""
+    async with run.helper(run.options["answerer"]) as pid:
+        link = await _connect(run)
+        client = await NatqClient.open(link)
+        waits: list[float] = []
+
+        async def one_after_the_other(numbers: Iterator[int]) -> None:
+            for n in numbers:
+                began = perf_counter()
+                value = await client.call("echo", {"n": n})
+                waits.append(perf_counter() - began)
+                assert value == n
+
+        await one_after_the_other(iter(range(200)))
+        waits.clear()
+        shared = iter(range(run.count))
+        with run.measure(pids=[pid]) as meter:
+            many = run.options["at_once"]
+            await asyncio.gather(*(one_after_the_other(shared) for _ in range(many)))
+        meter.latencies_s = waits
+        await link.close()
+
+
+async def enqueue(run: Run) -> None:
+    """Jobs with run id and message id, each stored before it counts."""
+    link = await _connect(run)
+    client = await NatqClient.open(link)
+    with run.measure():
+        report = await client.enqueue_many(jobs("noop", run.count))
+    assert report.complete and report.stored == run.count, report
+    await link.close()
+
+
+async def _connect(run: Run) -> Link:
+    return await Link.open(NatsOptions.from_url(run.url))
+
+
+async def _worker(link: Link, task: str, run: Run) -> Worker:
+    chosen = app.registry.get(task)
+    options = WorkerOptions(concurrency=run.options.get("concurrency", 256), signals=False)
+    sink = await EventStream.open(link) if run.options.get("events") else Silent()
+    served = await open_worker(link, [chosen], NatqOptions(), "bench")
+    return Worker({task: chosen}, served.sources, served.doors, options, sink, worker_id="bench")
