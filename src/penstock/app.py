@@ -6,11 +6,11 @@ loads no runtime. Without an address a NATS server of our own is started and goe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from penstock.core.errors import ConfigError, UnknownName
 from penstock.core.invocation import MISSING
@@ -19,11 +19,11 @@ from penstock.core.task import InputShape, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
 
     from penstock.broker.link import Link
     from penstock.core.admin import Admin, WorkView
     from penstock.core.events import EventSink
+    from penstock.core.invocation import ProtocolName
     from penstock.core.policy import Backoff, RetryPolicy
     from penstock.protocols.natq.client import NatqClient, Run
     from penstock.protocols.natq.wire import Output, TaskDefinition
@@ -269,15 +269,31 @@ async def serve(
             f"the application {app.name!r} declares no tasks",
             remedy="decorate a function with @app.task",
         )
+    from penstock.runtime.options import ExitCode
+    from penstock.runtime.signals import StopSignals
+
     async with AsyncExitStack() as stack:
-        link = await stack.enter_async_context(open_link(settings))
-        worker = await _worker(app, link, settings, protocols, stack)
-        await worker.start()
-        running = asyncio.create_task(worker.run(), name="worker")
-        await asyncio.sleep(0)  # from here on it hears signals: only now is it ready
+        signals = stack.enter_context(StopSignals())
+        started = await signals.unless_heard(_started(app, settings, protocols, stack))
+        if started is None:
+            return ExitCode.CLEAN  # told to stop before anything was taken
+        worker, url = started
         if ready is not None:
-            ready(link.options.servers[0])
-        return await running
+            ready(url)
+        return await worker.run(signals)
+
+
+async def _started(
+    app: App, settings: Settings, protocols: Sequence[str], stack: AsyncExitStack
+) -> tuple[Worker, str]:
+    link = await stack.enter_async_context(open_link(settings))
+    worker = await _worker(app, link, settings, protocols, stack)
+    try:
+        await worker.start()
+    except BaseException:
+        await worker.stop(timedelta(0))  # gives back what it may have taken already
+        raise
+    return worker, link.options.servers[0]
 
 
 async def _worker(
@@ -305,6 +321,7 @@ async def _worker(
         options=_worker_options(settings),
         sink=await _sink(link, settings),
         worker_id=worker_id,
+        protocols=cast("Sequence[ProtocolName]", protocols),
     )
 
 

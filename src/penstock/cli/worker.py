@@ -52,10 +52,16 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
     wait. Which protocols are served: those with a flag here, else those with a section in the
     settings, else natq.
     """
+    from penstock.runtime.signals import leave_at_once
+    from penstock.runtime.supervisor import supervised
+
+    if supervised():
+        leave_at_once()
     stop_with_parent()
     chosen = tuple(name for name in PROTOCOLS if flags.get(name))
     protocols = chosen or loaded.configured or ("natq",)
     settings = _joined(loaded)
+    _set_up_logs(settings)
     application = load_app(app)
     if _needs_supervisor(settings):
         return run_async(_supervise(settings))
@@ -65,15 +71,21 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
 def _serve(settings: Settings, application: App, spec: str, protocols: Sequence[str]) -> int:
     """One worker process; its exit code."""
     from penstock.app import serve
-    from penstock.runtime.supervisor import die_with_supervisor
-
-    die_with_supervisor()
 
     def ready(url: str) -> None:
         say(f"serving {spec} over {', '.join(protocols)} at {masked_url(url)}")
 
     work = serve(application, settings, protocols, ready=ready)
     return run_async(work, uvloop=settings.worker.uvloop)
+
+
+def _set_up_logs(settings: Settings) -> None:
+    from penstock.runtime.observe.logs import set_up_logs
+
+    chosen = settings.log.format
+    if chosen == "auto":
+        chosen = "text" if sys.stderr.isatty() else "json"
+    set_up_logs("json" if chosen == "json" else "human", settings.log.level.upper())
 
 
 def _needs_supervisor(settings: Settings) -> bool:
@@ -95,7 +107,9 @@ async def _supervise(settings: Settings) -> int:
         if url != settings.nats.url:
             command += ["--nats", url]  # they share the embedded server; a later flag wins
             say(f"NATS: {url}")
-        return await Supervisor(command, settings.worker.processes).run()
+        kill_after_s = settings.worker.grace.total_seconds() + 60
+        count = settings.worker.processes
+        return await Supervisor(command, count, kill_after_s=kill_after_s).run()
 
 
 def _joined(loaded: Loaded) -> Settings:

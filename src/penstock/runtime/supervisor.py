@@ -2,8 +2,10 @@
 
 Each child is the same command with ``PENSTOCK_SUPERVISED`` in its environment. A recycled
 child is replaced at once, a crashed one after a growing pause, and one that keeps crashing
-is told as such. SIGTERM and SIGINT are passed on, and again when they come again. Children
-die with the supervisor, even when that is killed.
+is told as such. SIGTERM and SIGINT are passed on, and again when they come again: children
+have a process group of their own, so that Ctrl-C reaches each of them once. They start with
+both signals blocked, so none is lost or deadly before they listen. Children drain and end
+with the supervisor, even when that is killed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.runtime.options import ExitCode
+from penstock.runtime.signals import STOP_SIGNALS, block_stop_signals
 
 __all__ = ["MARKER", "Supervisor", "die_with_supervisor", "supervised"]
 
@@ -34,6 +37,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LIVED_S = 10.0  # who lived that long did not crash at once: its pause begins anew
 _LOOP_AFTER = 5
 _ORPHAN_LOOK_S = 1.0
+_KERNEL_TELLS = sys.platform == "linux"  # a child gets SIGTERM from the kernel when we die
+_watching = False
 
 
 def supervised() -> bool:
@@ -44,10 +49,12 @@ def supervised() -> bool:
 def die_with_supervisor(patience_s: float = 120.0) -> None:
     """In a child: drain once the supervisor is gone, and end for good after ``patience_s``.
 
-    Does nothing in a process that is not supervised. `Worker.run` calls it.
+    Does nothing in a process that is not supervised, or that watches already.
     """
+    global _watching  # noqa: PLW0603 - one process, one supervisor
     parent = os.environ.get(MARKER, "").partition(":")[0]
-    if parent:
+    if parent and not _watching:
+        _watching = True
         watch = threading.Thread(
             target=_watch, args=(int(parent), patience_s), name="penstock-orphan", daemon=True
         )
@@ -58,7 +65,8 @@ def _watch(parent: int, patience_s: float) -> None:
     while os.getppid() == parent:
         time.sleep(_ORPHAN_LOOK_S)
     _log.warning("the supervisor is gone: stopping")
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not _KERNEL_TELLS:  # a second signal would cut the drain short
+        os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(patience_s)
     os._exit(ExitCode.FORCED)
 
@@ -89,19 +97,20 @@ class Supervisor:
         self._first_pause_s = first_pause_s
         self._kill_after_s = kill_after_s
         self._stopping = asyncio.Event()
+        self._passed_on: set[int] = set()
         self._worst = 0
 
     async def run(self) -> int:
         """Supervise until a signal; returns when all children ended, 0 if all ended well."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             async with asyncio.TaskGroup() as group:
                 for place in self._places:
                     group.create_task(self._keep(place), name=f"place:{place.number}")
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
         return self._worst
 
@@ -117,6 +126,7 @@ class Supervisor:
             self._pass_on(place, number)
 
     def _pass_on(self, place: _Place, number: int) -> None:
+        self._passed_on.add(number)
         process = place.process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -128,15 +138,25 @@ class Supervisor:
             began = loop.time()
             code = await self._live(place)
             if self._stopping.is_set():
-                self._worst = self._worst or code
+                self._worst = self._worst or self._blame(code)
                 return
             await self._pause(place, code, loop.time() - began)
+
+    def _blame(self, code: int) -> int:
+        """What the end of a child adds to our exit code, while we stop.
+
+        One that the signal itself ended had nothing in hand; one that was just being
+        recycled drained as well. Any other end counts, as a shell would tell it.
+        """
+        if code == ExitCode.RECYCLED or -code in self._passed_on:
+            return 0
+        return code if code >= 0 else 128 - code
 
     async def _live(self, place: _Place) -> int:
         """One process, from its start to its end."""
         marker = f"{os.getpid()}:{place.number}"
         process = await asyncio.create_subprocess_exec(
-            *self._command, env={**os.environ, MARKER: marker}, preexec_fn=_end_with_parent
+            *self._command, env={**os.environ, MARKER: marker}, preexec_fn=_as_child_of(os.getpid())
         )
         place.process = process
         place.starts += 1
@@ -190,9 +210,18 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), pause_s)
 
 
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _as_child_of(parent: int) -> Callable[[], None]:
+    """What a child does between fork and exec."""
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        block_stop_signals()
+        if _KERNEL_TELLS:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it was gone before we could ask
+                os._exit(ExitCode.CLEAN)
+
+    return prepare
 
 
 def _said(code: int) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -30,6 +30,7 @@ from penstock.runtime.options import ExitCode, WorkerOptions
 from penstock.runtime.recycle import Recycle
 from penstock.runtime.report import Report
 from penstock.runtime.requestloop import RequestLoop
+from penstock.runtime.signals import StopSignals
 from penstock.runtime.supervisor import die_with_supervisor
 from penstock.runtime.watchdog import BlockWatch, DeafWatch
 from penstock.runtime.workshop import Workshop
@@ -40,6 +41,7 @@ _log = logging.getLogger("penstock.worker")
 
 _PATROL_S = 1.0
 _FLUSH_WITHIN_S = 5.0
+_BEYOND_GRACE_S = 60.0
 
 
 class WorkerState(StrEnum):
@@ -126,22 +128,20 @@ class Worker:
         self._announce(EventKind.WORKER_STARTED)
         _log.info("the worker runs, with %d tasks", len(self._tasks), extra=self._ids)
 
-    async def run(self) -> ExitCode:
-        """Serve until a signal, `ask_to_stop` or a limit; drain; say how the process should end."""
-        die_with_supervisor()
-        await self.start()
-        with_signals = self.options.signals and _in_main_thread()
-        loop = asyncio.get_running_loop()
-        if with_signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._signalled, number)
-        try:
+    async def run(self, signals: StopSignals | None = None) -> ExitCode:
+        """Serve until a signal, `ask_to_stop` or a limit; drain; say how the process should end.
+
+        ``signals``: those that the caller hears already; otherwise we listen by ourselves.
+        """
+        with ExitStack() as stack:
+            if signals is None and self.options.signals:
+                signals = stack.enter_context(StopSignals())
+            if signals is not None:
+                signals.tell(self._signalled)
+            die_with_supervisor(self.options.grace.total_seconds() + _BEYOND_GRACE_S)
+            await self.start()
             await self._stop_asked.wait()
             await self.stop()
-        finally:
-            if with_signals:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.remove_signal_handler(number)
         return self._exit
 
     def ask_to_stop(self, exit_code: ExitCode = ExitCode.CLEAN) -> None:
@@ -282,7 +282,3 @@ class Worker:
                 note=note,
             )
             self._report.sink.emit(event)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
