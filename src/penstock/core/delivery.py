@@ -137,7 +137,10 @@ class Delivery(Protocol):
         ...
 
     async def save(self, checkpoint: Any) -> None:
-        """Keep a checkpoint durably; returns when it is."""
+        """Keep a checkpoint durably; returns when it is.
+
+        Raises `LeaseLost` when the work is known to be another worker's by now.
+        """
         ...
 
     async def note(self, progress: Progress) -> None:

@@ -156,9 +156,15 @@ class Job(Run):
     # What a context asks ------------------------------------------------------------------
 
     async def save(self, value: Any) -> None:
+        if self.verdict is None and self.lapsed(self.shop.clock()):  # this process was frozen
+            self._lose("the lease ran out")
         if self.verdict is not None and isinstance(self.verdict, (Lost, Cancelled)):
             raise LeaseLost(self.stopped)
-        await self.delivery.save(value)
+        try:
+            await self.delivery.save(value)
+        except LeaseLost as error:
+            self._lose(str(error))
+            raise
 
     def note(self, progress: Progress) -> None:
         """Show the newest progress, at most ten times a second; those in between are skipped."""
