@@ -228,9 +228,8 @@ async def test_a_final_record_ends_a_redelivery_without_running(
     source = await make_source()
     run = await client.enqueue("job")
     job = await one_of(source)
-    await source.records.finish(
-        run.run_id, b'{"id":"%b","taskId":"job","status":200}' % run.run_id.encode(), revision=None
-    )
+    final = b'{"id":"%b","taskId":"job","status":200}' % run.run_id.encode()
+    await source.records.finish(run.run_id, final, revision=None, seq=1, attempt=1)
     job._message.nak(0)  # as if the ack had been lost
 
     assert await source.take(1, SECOND) == []

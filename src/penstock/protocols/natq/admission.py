@@ -17,13 +17,13 @@ from uuid import UUID
 from penstock.broker.bucket import Entry
 from penstock.broker.bucket import Outcome as Written
 from penstock.broker.errors import LinkError
-from penstock.broker.publisher import Stored
+from penstock.broker.publisher import Stored, Unknown
 from penstock.broker.puller import Message
 from penstock.broker.streams import ApiError
 from penstock.core import points
 from penstock.core.codec import JsonError
 from penstock.core.invocation import Checkpoint
-from penstock.protocols.natq.records import Records, lost_race
+from penstock.protocols.natq.records import Records, ack_and_drop, lost_race
 from penstock.protocols.natq.rules import (
     FAULT_DELAY,
     AlreadyDone,
@@ -87,6 +87,7 @@ class Admission:
         admitted: list[Admitted] = []
         again: list[tuple[Message, Input]] = []
         begun: list[tuple[Message, Input, asyncio.Future[Written]]] = []
+        unsure: list[tuple[Message, Input]] = []
         for message in messages:
             given = self._read(message)
             if given is None:
@@ -94,13 +95,17 @@ class Admission:
             if message.delivered > 1 or self._rerun:
                 again.append((message, given))
                 continue
+            if not self._room.link.has_room:
+                await self._room.link.room()
             begun.append((message, given, self._records.begin(given.run_id, message.stream_seq)))
         for message, given, answer in begun:
             written = await answer
             if type(written) is Stored:
                 admitted.append(Admitted(message, given, revision=written.seq))
             else:
-                again.append((message, given))
+                (unsure if type(written) is Unknown else again).append((message, given))
+        if unsure:
+            admitted += await self._ask_back(unsure, again)
         if again:
             admitted += await self._resume_all(again)
         if points.armed:
@@ -124,6 +129,23 @@ class Admission:
     def _refuse(self, message: Message, reason: str, detail: str) -> None:
         _log.error("job terminated: %s (%s)", reason, detail, extra=self._ids)
         message.term(reason)
+        if points.armed:
+            points.reach("natq.refused")
+
+    async def _ask_back(
+        self, unsure: Sequence[tuple[Message, Input]], again: list[tuple[Message, Input]]
+    ) -> list[Admitted]:
+        """Those whose first record was stored though its answer was lost; the rest is for later."""
+        answers = await asyncio.gather(
+            *(self._records.confirmed(one.run_id, message.stream_seq) for message, one in unsure)
+        )
+        admitted = []
+        for (message, given), written in zip(unsure, answers, strict=True):
+            if isinstance(written, Stored):
+                admitted.append(Admitted(message, given, revision=written.seq))
+            else:
+                again.append((message, given))
+        return admitted
 
     async def _resume_all(self, again: Iterable[tuple[Message, Input]]) -> list[Admitted]:
         resumed = await asyncio.gather(*(self._resume(*one) for one in again))
@@ -133,9 +155,15 @@ class Admission:
         """Decide by the record about a message that was here before, or whose key is taken."""
         try:
             record, entry = await self._records.read(given.run_id)
-        except (LinkError, ApiError) as error:
-            _log.warning("no record could be read, running without: %s", error, extra=self._ids)
+        except LinkError as error:  # it may have ended before: not run on a guess
+            _log.warning("no record could be read, trying later: %s", error, extra=self._ids)
+            message.nak(FAULT_DELAY)
+            return None
+        except ApiError as error:
+            _log.error("no record can be read, running without: %s", error, extra=self._ids)
             return Admitted(message, given, attempt=message.delivered)
+        if points.armed:
+            points.reach("natq.read")
         decision = on_delivery(
             record,
             None if entry is None else entry.revision,
@@ -172,7 +200,8 @@ class Admission:
         else:  # as the protocol says: a failed put is logged, and the job runs
             _log.error("the processing record was not written: %s", written, extra=self._ids)
             revision = None
-        kept = await self._checkpoint(given.run_id) if message.delivered > 1 else None
+        known = message.delivered > 1 or decision.revision is not None
+        kept = await self._checkpoint(given.run_id) if known else None
         return Admitted(
             message, given, attempt=decision.attempt, revision=revision, checkpoint=kept
         )
@@ -190,9 +219,10 @@ class Admission:
         if status >= 300:
             message.term(f"ended before with status {status}")
             return
-        message.ack()
         if given.drop_result and output is not None:
-            self._room.background(self._records.drop(given.run_id))
+            self._room.background(ack_and_drop(message, self._records, given.run_id))
+        else:
+            message.ack()
 
     async def _owner_alive(self, record: object, message: Message) -> bool:
         """Does the message that the record names still exist? Asked only when it is another."""

@@ -17,6 +17,7 @@ from penstock.broker.frames import header_lines, parse_headers
 from penstock.broker.publisher import Stored
 from penstock.broker.puller import Message
 from penstock.broker.streams import ApiError, StoredMessage
+from penstock.core import points
 from penstock.core.errors import PenstockError
 from penstock.protocols.natq.wire import Output, header_text
 
@@ -75,6 +76,8 @@ async def bury(room: Room, message: Message, output: Output, attempts: int) -> N
     )
     if not isinstance(answer, Stored):
         _log.error("no dead letter was kept of %s %s: %s", output.task_id, output.id, answer)
+    if points.armed:
+        points.reach("natq.buried")
 
 
 async def dead_letters(

@@ -14,6 +14,7 @@ from penstock.broker.errors import LinkError
 from penstock.broker.frames import parse_headers
 from penstock.broker.publisher import Stored
 from penstock.core import points
+from penstock.core.context import LeaseLost
 from penstock.core.delivery import (
     Gone,
     Progress,
@@ -30,7 +31,7 @@ from penstock.core.lease import Lease
 from penstock.core.outcome import Outcome
 from penstock.protocols.natq.admission import Admitted
 from penstock.protocols.natq.dead import bury
-from penstock.protocols.natq.records import lost_race
+from penstock.protocols.natq.records import ack_and_drop, lost_race
 from penstock.protocols.natq.results import final_record
 from penstock.protocols.natq.rules import (
     FAULT_DELAY,
@@ -86,6 +87,8 @@ class Job:
         return self._source.lease
 
     async def renew(self) -> Renewal:
+        if not self._source.room.link.is_connected:  # it would be kept and sent too late
+            return Unknown("not connected")
         try:
             self._message.progress()
         except LinkError as error:
@@ -109,8 +112,7 @@ class Job:
             case Finish():
                 return await self._finish(decision)
             case Again(delay=delay):
-                self._message.nak(delay)
-                return self._later(SettledKind.RETRYING, delay)
+                return self._let_go(SettledKind.RETRYING, delay)
             case Postpone():
                 return await self._postpone(decision)
             case GiveBack():
@@ -130,32 +132,36 @@ class Job:
         ack = decision.ack and final.fits
         if decision.dead:
             await bury(source.room, self._message, decision.output, self.invocation.attempt)
-        written = await source.records.finish(run_id, final.record, revision=self._revision)
+        written = await source.records.finish(
+            run_id,
+            final.record,
+            revision=self._revision,
+            seq=self._message.stream_seq,
+            attempt=self.invocation.attempt,
+            to_be_dropped=ack and self._drop,
+        )
         if lost_race(written):
             return Gone(f"another worker wrote the record of {run_id}")
         if not isinstance(written, Stored) and not self._give_up_on_result(written):
             return self._later(SettledKind.RETRYING, FAULT_DELAY)
         if points.armed:
             points.reach("natq.finished")
-        self._close(ack, final.output.error)
-        await self._clean_up(ack)
+        await self._close(ack, final.output.error)
         kind = SettledKind.SUCCEEDED if ack else SettledKind.PARKED
         return Settled(kind, attempt=self.invocation.attempt)
 
-    def _close(self, ack: bool, reason: Any) -> None:
-        if ack:
-            self._message.ack()
-        else:
-            self._message.term(reason if isinstance(reason, str) else "")
-        if points.armed:
-            points.reach("natq.acked")
-
-    async def _clean_up(self, ack: bool) -> None:
+    async def _close(self, ack: bool, reason: Any) -> None:
+        """The record is final: let go of the message, then of what was kept for this run."""
         run_id = self.invocation.work_id
         if ack and self._drop:
-            await self._source.records.drop(run_id)
+            await ack_and_drop(self._message, self._source.records, run_id)
+        else:
+            if ack:
+                self._message.ack()
+            else:
+                self._message.term(reason if isinstance(reason, str) else "")
             if points.armed:
-                points.reach("natq.dropped")
+                points.reach("natq.acked")
         if self._kept:
             await self._source.checkpoints.forget(self._source.task_id, run_id)
 
@@ -176,31 +182,42 @@ class Job:
                 value = self.invocation.checkpoint.value
             try:
                 await self._keep(Checkpoint(value, iteration))
+            except LeaseLost as error:
+                return Gone(str(error))
             except PenstockError as error:
                 _log.error("%s", error, extra=self._source.log_ids)
-                self._message.nak(FAULT_DELAY)
-                return self._later(SettledKind.RETRYING, FAULT_DELAY)
+                return self._let_go(SettledKind.RETRYING, FAULT_DELAY)
         kind = SettledKind.CONTINUED if decision.iterates else SettledKind.SNOOZED
         return await self._hand_back(kind, decision.delay)
 
     async def _hand_back(self, kind: SettledKind, delay: timedelta) -> Settlement:
         """Take this attempt off the record, then let the message go."""
         invocation = self.invocation
-        written = await self._source.records.begun(
-            invocation.work_id,
-            self._message.stream_seq,
-            attempt=invocation.attempt - 1,
-            revision=self._revision,
-        )
-        if lost_race(written):
-            return Gone(f"another worker wrote the record of {invocation.work_id}")
+        if self._revision is not None:  # else no record counts this attempt
+            written = await self._source.records.begun(
+                invocation.work_id,
+                self._message.stream_seq,
+                attempt=invocation.attempt - 1,
+                revision=self._revision,
+            )
+            if lost_race(written):
+                return Gone(f"another worker wrote the record of {invocation.work_id}")
+            if points.armed:
+                points.reach("natq.returned")
+        return self._let_go(kind, delay)
+
+    def _let_go(self, kind: SettledKind, delay: timedelta) -> Settled:
         self._message.nak(delay)
+        if points.armed:
+            points.reach("natq.let_go")
         return self._later(kind, delay)
 
     async def _keep(self, checkpoint: Checkpoint) -> None:
         self._kept = True
-        source = self._source
-        await source.checkpoints.save(source.task_id, self.invocation.work_id, checkpoint)
+        source, run_id = self._source, self.invocation.work_id
+        await source.checkpoints.save(source.task_id, run_id, checkpoint, fence=self._revision or 0)
+        if points.armed:
+            points.reach("natq.checkpointed")
 
     def _later(self, kind: SettledKind, delay: timedelta) -> Settled:
         return Settled(kind, datetime.now(UTC) + delay, self.invocation.attempt)

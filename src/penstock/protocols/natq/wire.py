@@ -82,6 +82,7 @@ class Output(Struct, frozen=True, omit_defaults=True, rename="camel"):
     error: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     seq: int | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
 
     @property
     def is_final(self) -> bool:
@@ -184,16 +185,23 @@ def submission(body: Any, *, run_id: str, drop_result: bool = False) -> bytes:
 
 
 def processing_record(
-    task_id: str, run_id: str, *, attempt: int | None = None, seq: int | None = None
+    task_id: str,
+    run_id: str,
+    *,
+    attempt: int | None = None,
+    seq: int | None = None,
+    worker: str = "",
 ) -> bytes:
     """The record that says a run is in progress. Ids were checked, so nothing needs escaping.
 
     ``attempt``: executions that count so far, this one included; left out on the first.
     ``seq``: the job's message, so that a record whose job is gone can be told apart.
+    ``worker``: who runs it, so that a write whose answer was lost can be told from another's.
     """
     counted = "" if attempt is None else f',"attempt":{attempt}'
     placed = "" if seq is None else f',"seq":{seq}'
-    return f'{{"id":"{run_id}","taskId":"{task_id}","status":100{counted}{placed}}}'.encode()
+    held = f',"worker":"{worker}"' if worker else ""
+    return f'{{"id":"{run_id}","taskId":"{task_id}","status":100{counted}{placed}{held}}}'.encode()
 
 
 def encode_output(output: Output) -> bytes:

@@ -24,8 +24,10 @@ from typing import Final
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.errors import ConsumerGone, LinkError
 from penstock.broker.link import Link
+from penstock.broker.publisher import Stored
 from penstock.broker.puller import Puller
 from penstock.broker.streams import ApiError, ConsumerInfo
+from penstock.core import points
 from penstock.core.delivery import Facilities, Facility, SourceLost
 from penstock.core.lease import Lease, Proof
 from penstock.core.policy import RetryPolicy
@@ -34,11 +36,11 @@ from penstock.protocols.natq.admission import Admission, Admitted
 from penstock.protocols.natq.dead import bury
 from penstock.protocols.natq.job import Job
 from penstock.protocols.natq.options import NatqOptions
-from penstock.protocols.natq.records import Records
+from penstock.protocols.natq.records import Records, lost_race
 from penstock.protocols.natq.requests import RequestDoor
 from penstock.protocols.natq.results import final_record
 from penstock.protocols.natq.room import Room
-from penstock.protocols.natq.rules import exhausted
+from penstock.protocols.natq.rules import FAULT_DELAY, exhausted
 from penstock.protocols.natq.wire import check_task_id, consumer_name
 
 __all__ = ["FACILITIES", "JobSource", "NatqWorker", "open_worker"]
@@ -62,7 +64,9 @@ class JobSource:
         self.policy = _policy(task, room.options)
         self.dice = random.Random()
         self.log_ids = {"workerId": worker_id, "taskId": self.task_id}
-        self.records = Records(room.results, self.task_id, ttl=room.options.result_ttl)
+        self.records = Records(
+            room.results, self.task_id, ttl=room.options.result_ttl, worker_id=worker_id
+        )
         self.checkpoints = Checkpoints(
             room.link, "natq", room.options.checkpoints_bucket, replicas=room.options.replicas
         )
@@ -81,7 +85,9 @@ class JobSource:
         """Make stream and consumer if they are gone, and open a pull on them."""
         await self.room.ensure_stream()
         consumer = await self.room.ensure_consumer(self.task_id)
-        self.lease = replace(self.lease, term=_ack_wait_of(consumer))
+        term = _ack_wait_of(consumer)  # a consumer that others made may have a short one
+        beat = min(self.options.heartbeat, term / 3)
+        self.lease = replace(self.lease, term=term, renew_every=beat)
         self._puller = await Puller.open(
             self.room.link, self.options.stream, consumer_name(self.task_id)
         )
@@ -99,6 +105,8 @@ class JobSource:
             raise SourceLost(error.message) from error
         if not messages:
             return []
+        if points.armed:
+            points.reach("natq.delivered")
         admitted = await self._admission.admit(messages)
         return [Job(self, one) for one in admitted if not await self._spent(one)]
 
@@ -130,8 +138,17 @@ class JobSource:
         _log.error("%s", output.error, extra={**self.log_ids, "runId": given.run_id})
         await bury(self.room, message, output, admitted.attempt - 1)
         final = await final_record(output, self.room)
-        await self.records.finish(given.run_id, final.record, revision=admitted.revision)
-        message.term(str(output.error))
+        written = await self.records.finish(
+            given.run_id,
+            final.record,
+            revision=admitted.revision,
+            seq=message.stream_seq,
+            attempt=admitted.attempt,
+        )
+        if isinstance(written, Stored):
+            message.term(str(output.error))
+        elif not lost_race(written):  # whoever won the race settles it
+            message.nak(FAULT_DELAY)
         return True
 
 
