@@ -22,15 +22,24 @@ _VARIABLE = "PENSTOCK_PARENT_PIPE"
 class WorkerChild:
     """``penstock worker …`` as a child process. One at a time; can be started again."""
 
-    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environ: Mapping[str, str], *, stderr: int | None = None
+    ) -> None:
         self._command = [sys.executable, "-m", "penstock", "worker", *arguments]
         self._environ = dict(environ)
+        self._stderr = stderr
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The process that was started last."""
+        assert self._process is not None
+        return self._process
 
     async def start(self) -> None:
         """Start a fresh process; the one before must have ended."""
@@ -39,6 +48,7 @@ class WorkerChild:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**self._environ, _VARIABLE: str(ours_reads)},
+                stderr=self._stderr,
                 pass_fds=(ours_reads,),
                 process_group=0,  # Ctrl-C is for the parent, which then drains the child
             )
@@ -64,6 +74,10 @@ class WorkerChild:
     def force(self) -> None:
         """Do not wait for handlers: a second SIGTERM."""
         self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: what it had in hand comes back to others when its leases end."""
+        self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running and self._process is not None:
