@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from penstock.web.limits import BadEncoding, TooLarge, collected, unpacked
+from penstock.web.limits import BadEncoding, TooLarge, collected, refused, unpacked
 from penstock.web.message import Face, Request, Response, Streaming
 
 __all__ = ["RsgiApp"]
@@ -66,7 +66,7 @@ class RsgiApp:
         if length.isdigit():
             size = int(length)
             if size > self._max_bytes:
-                raise TooLarge(self._max_bytes)
+                raise await refused(proto, self._max_bytes)
             body = bytes(await proto()) if size else b""
         elif request.header("transfer-encoding"):
             body = await collected(proto, self._max_bytes)
