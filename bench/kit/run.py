@@ -153,14 +153,24 @@ def own_cpu() -> float:
 
 
 def cpu_of(pid: int | None) -> float | None:
-    """Seconds of CPU that process ``pid`` has used, where the system tells (in steps of 10 ms)."""
+    """Seconds of CPU that process ``pid`` has used, where the system tells.
+
+    By the scheduler's own count of each thread; without it, in steps of 10 ms.
+    """
     if pid is None:
         return None
+    with suppress(OSError, IndexError):
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return sum(_ran_ns(thread) for thread in threads) / 1e9
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _ran_ns(thread: Path) -> int:
+    return int((thread / "schedstat").read_text().split()[0])
 
 
 def _status_kb(field: str) -> int:

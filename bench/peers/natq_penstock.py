@@ -7,8 +7,9 @@ the scenario gives to everybody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from time import perf_counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from time import monotonic, perf_counter
 
 from bench.kit.run import Run
 from penstock import App
@@ -37,6 +38,15 @@ async def pause(n: int) -> int:
     return n
 
 
+waits: list[float] = []
+
+
+@app.task
+async def stamp(n: int, at: float) -> int:
+    waits.append(monotonic() - at)
+    return n
+
+
 @app.task(reply=True)
 async def echo(n: int) -> int:
     return n
@@ -50,24 +60,56 @@ async def load(run: Run) -> None:
     """Fill the queue of one task, for whoever drains it."""
     link = await _connect(run)
     client = await NatqClient.open(link)
-    report = await client.enqueue_many(jobs(run.options["task"], run.count))
-    assert report.complete and report.stored == run.count, report
+    count = run.options.get("loaded", run.count)
+    report = await client.enqueue_many(jobs(run.options["task"], count))
+    assert report.complete and report.stored == count, report
     await link.close()
 
 
 async def drain(run: Run) -> None:
     """From the first pull until the last job is acknowledged and the server has read it all."""
     link = await _connect(run)
-    worker = await _worker(link, run.options["task"], run)
-    with run.measure():
-        await worker.start()
-        while (
-            worker.metrics.counts().get(("natq", run.options["task"], "succeeded"), 0) < run.count
-        ):
-            await asyncio.sleep(0.002)
-        await link.flush()
+    task = run.options["task"]
+    worker = await _worker(link, task, run)
+    async with producer(run):
+        with run.measure() as meter:
+            await worker.start()
+            link.publish(GO)
+            while worker.metrics.counts().get(("natq", task, "succeeded"), 0) < run.count:
+                await asyncio.sleep(0.002)
+            await link.flush()
+    meter.latencies_s = waits
     await worker.stop()
     await link.close()
+
+
+GO = b"bench.go"
+
+
+@asynccontextmanager
+async def producer(run: Run) -> AsyncIterator[None]:
+    """A helper that enqueues while the worker works, where the scenario has one."""
+    if "producer" in run.options:
+        async with run.helper(run.options["producer"]):
+            yield
+    else:
+        yield
+
+
+async def trickle(run: Run) -> None:
+    """Enqueue ``stamp`` jobs at a steady pace once told to go, each with its own instant."""
+    link = await _connect(run)
+    client = await NatqClient.open(link)
+    told = asyncio.Event()
+    await link.subscribe(GO.decode(), lambda *_: told.set())
+    await link.flush()
+    run.ready()
+    await told.wait()
+    began = monotonic()
+    async with asyncio.TaskGroup() as group:
+        for n in range(run.count):
+            await asyncio.sleep(began + n / run.options["per_second"] - monotonic())
+            group.create_task(client.enqueue("stamp", {"n": n, "at": monotonic()}))
 
 
 async def answer(run: Run) -> None:

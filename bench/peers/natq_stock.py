@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from time import perf_counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic, perf_counter
 from typing import Any
 
 import nats
@@ -38,14 +39,22 @@ async def pause(data: dict[str, Any]) -> Any:
     return data["n"]
 
 
-HANDLERS: dict[str, Handler] = {"noop": noop, "pause": pause}
+waits: list[float] = []
+
+
+async def stamp(data: dict[str, Any]) -> Any:
+    waits.append(monotonic() - data["at"])
+    return data["n"]
+
+
+HANDLERS: dict[str, Handler] = {"noop": noop, "pause": pause, "stamp": stamp}
 
 
 async def one_at_a_time(run: Run) -> None:
     client, js, records = await _open(run)
     task = run.options["task"]
     pulls = await _consumer(js, task)
-    with run.measure():
+    async with _measured(run, client):
         for _ in range(run.count):
             (message,) = await pulls.fetch(1, timeout=5)
             await _job(message, task, records, HANDLERS[task])
@@ -59,7 +68,7 @@ async def concurrent(run: Run) -> None:
     pulls = await _consumer(js, task)
     limit = run.options.get("concurrency", 256)
     running: set[asyncio.Task[None]] = set()
-    with run.measure():
+    async with _measured(run, client):
         taken = 0
         while taken < run.count:
             if len(running) >= limit:
@@ -75,6 +84,18 @@ async def concurrent(run: Run) -> None:
             await asyncio.wait(running)
         await client.flush()
     await client.close()
+
+
+@asynccontextmanager
+async def _measured(run: Run, client: Client) -> AsyncIterator[None]:
+    """The measured section; where the scenario has a producer, it enqueues meanwhile."""
+    async with AsyncExitStack() as stack:
+        if "producer" in run.options:
+            await stack.enter_async_context(run.helper(run.options["producer"]))
+        meter = stack.enter_context(run.measure())
+        await client.publish("bench.go")
+        yield
+    meter.latencies_s = waits
 
 
 async def _job(message: Msg, task: str, records: KeyValue, handler: Handler) -> None:
