@@ -12,6 +12,7 @@ from typing import Any
 
 __all__ = [
     "BadInput",
+    "BadResult",
     "ConfigError",
     "PenstockError",
     "Problem",
@@ -64,6 +65,13 @@ class BadInput(PenstockError):
     def __init__(self, message: str, *, path: str = "$", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.path = path
+
+
+class BadResult(PenstockError):
+    """What a handler returned cannot be said in JSON: its own mistake, whatever the input."""
+
+    code = "result.invalid"
+    remedy = "return plain data, dataclasses or Structs, with finite numbers"
 
 
 class Problem(PenstockError):

@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from penstock.core.errors import BadInput, PenstockError
+from penstock.core.errors import BadInput, BadResult, PenstockError
 
 __all__ = [
     "After",
@@ -256,7 +256,7 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, BadInput):
         text = f"{error.message} at {error.path}" if error.path != "$" else error.message
     else:
-        text = _shown(error)
+        text = error.message if isinstance(error, BadResult) else _shown(error)
     return _sayable(text[:_MAX_MESSAGE_CHARS])
 
 

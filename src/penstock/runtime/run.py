@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.core.codec import JsonError
 from penstock.core.context import Context
 from penstock.core.delivery import Progress
-from penstock.core.errors import ConfigError
+from penstock.core.errors import BadResult, ConfigError
 from penstock.core.events import now_utc
 from penstock.core.invocation import Invocation
 from penstock.core.outcome import (
@@ -203,8 +204,15 @@ async def _said(run: Run) -> Outcome:
         said = await call.wait()
         outcome = said if plan.runs_in is RunsIn.PROCESS else outcome_of_value(said)
     if type(outcome) is Done:
-        return Done(plan.encode(outcome.value), outcome.status)
+        return Done(_encoded(plan, outcome.value), outcome.status)
     return outcome
+
+
+def _encoded(plan: Plan, value: Any) -> Any:
+    try:
+        return plan.encode(value)
+    except JsonError as error:  # told apart from a handler that could not read some JSON
+        raise BadResult(f"the result is not JSON: {error}") from error
 
 
 def _after_cancel(run: Run, error: asyncio.CancelledError) -> Outcome:

@@ -7,6 +7,7 @@ Checks act through `Stage.request` and `Stage.enqueue`, and look at what is stor
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import time
@@ -185,13 +186,26 @@ class Stage:
     # -- looking ----------------------------------------------------------------------
 
     async def history(self, key: str) -> list[Any]:
-        """Every stored record of a key, oldest first; ``None`` for a delete marker."""
-        bucket = await self.js.key_value("natq_results")
-        try:
-            entries = await bucket.history(key)
-        except (nats.js.errors.KeyNotFoundError, nats.js.errors.NoKeysError):
-            return []
-        return [None if entry.operation else parsed(entry.value or b"") for entry in entries]
+        """Every stored record of a key, oldest first; ``None`` for a delete marker.
+
+        Read from the stream itself: under load the stock client's own history can miss
+        what arrives before it starts to listen.
+        """
+        records: list[Any] = []
+        subject, seq = f"$KV.natq_results.{key}", 0
+        while (stored := await self._next_stored(subject, seq + 1)) is not None:
+            seq = stored["seq"]
+            marker = b"KV-Operation:" in base64.b64decode(stored.get("hdrs", ""))
+            records.append(None if marker else parsed(base64.b64decode(stored.get("data", ""))))
+        return records
+
+    async def _next_stored(self, subject: str, seq: int) -> Any:
+        body = json.dumps({"seq": seq, "next_by_subj": subject}).encode()
+        api = "$JS.API.STREAM.MSG.GET.KV_natq_results"
+        answer = json.loads((await self.client.request(api, body, timeout=10)).data)
+        if "error" in answer and answer["error"]["code"] != 404:
+            raise Failed(f"reading {subject}: {answer['error'].get('description')}")
+        return answer.get("message")
 
     async def statuses(self, key: str) -> list[Any]:
         """The same as statuses: ``[100, 200]``."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec import UNSET
 
-from penstock.core.errors import BadInput
+from penstock.core.errors import BadInput, BadResult
 from penstock.core.outcome import (
     Cancelled,
     Continued,
@@ -103,6 +103,19 @@ def test_input_that_does_not_fit_is_a_400_that_names_the_path() -> None:
     assert isinstance(decision, Finish)
     assert decision.output.error == "expected int, got str at $.width"
     assert not decision.ack
+
+
+def test_a_result_that_json_cannot_say_ends_the_job_as_500_because_its_work_is_done() -> None:
+    decision = settled(outcome_of_error(BadResult("the result is not JSON: a object is not JSON")))
+
+    error = "the result is not JSON: a object is not JSON"
+    assert decision == Finish(Output("r", "t", 500, UNSET, error), ack=False)
+
+
+def test_a_request_whose_result_json_cannot_say_gets_the_seed_s_words_and_no_details() -> None:
+    output = replied(outcome_of_error(BadResult("the result is not JSON: a object is not JSON")))
+
+    assert output == Output("r", "t", 500, UNSET, "Internal server error")
 
 
 def test_a_retry_with_a_delay_gets_that_delay() -> None:

@@ -20,6 +20,7 @@ from penstock.core.outcome import Outcome
 from penstock.core.task import Task
 from penstock.protocols.natq.rules import reply_to
 from penstock.protocols.natq.wire import (
+    INTERNAL_ERROR,
     INVALID_JSON,
     BadRunId,
     Input,
@@ -128,7 +129,7 @@ def send(link: Link, reply: bytes, output: Output) -> None:
         link.publish(reply, body, headers=reply_headers(output.status, error))
     except codec.JsonError as problem:
         _log.error("the answer of %s is not JSON: %s", output.task_id, problem)
-        _send_error(link, reply, StatusCode.INTERNAL_ERROR, "Internal server error")
+        _send_error(link, reply, StatusCode.INTERNAL_ERROR, INTERNAL_ERROR)
     except PayloadTooLarge as problem:
         _send_error(link, reply, StatusCode.TOO_LARGE, problem.message)
     except LinkError as problem:  # the asker times out, as it would if this worker had died

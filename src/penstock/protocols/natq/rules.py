@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from penstock.core.errors import BadResult
 from penstock.core.outcome import (
     Cancelled,
     Continued,
@@ -27,7 +28,7 @@ from penstock.core.outcome import (
     Word,
 )
 from penstock.core.policy import Backoff, GiveUp, RetryPolicy, decide
-from penstock.protocols.natq.wire import Output, StatusCode
+from penstock.protocols.natq.wire import INTERNAL_ERROR, Output, StatusCode
 
 __all__ = [
     "BACKOFF",
@@ -167,6 +168,12 @@ def settlement(
         case Done(value=value, status=status):
             data = UNSET if value is None else value
             return Finish(Output(run_id, task_id, status or StatusCode.OK, data), ack=True)
+        case Failed(failure=failure) if failure.code == BadResult.code:
+            # The work is done; running it again would do it twice and end no better.
+            text = failure.message[:max_error_chars]
+            return Finish(
+                Output(run_id, task_id, int(StatusCode.INTERNAL_ERROR), UNSET, text), ack=False
+            )
         case Failed(failure=failure, verdict=verdict):
             output = _failed_output(failure, verdict, task_id, run_id, max_error_chars)
             return _after_failure(
@@ -189,6 +196,9 @@ def reply_to(outcome: Outcome, *, task_id: str, run_id: str) -> Output:
             return output
         case Done(value=value, status=status):
             return Output(run_id, task_id, status or StatusCode.OK, _data(value))
+        case Failed(failure=failure) if failure.code == BadResult.code:
+            status = int(StatusCode.INTERNAL_ERROR)
+            return Output(run_id, task_id, status, UNSET, INTERNAL_ERROR)
         case Failed(failure=failure, verdict=verdict):
             return _failed_output(failure, verdict, task_id, run_id, None)
         case Snoozed():

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 INVALID_JSON: Final = "Invalid JSON input"
+INTERNAL_ERROR: Final = "Internal server error"
 
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]+")
 _RUN_ID = re.compile(r"[-/_=A-Za-z0-9](?:[-/_=.A-Za-z0-9]*[-/_=A-Za-z0-9])?")
