@@ -1,6 +1,8 @@
 """Programs for tests that need real processes: started, told things by signals, and heard.
 
-A program prints lines; a test waits for the line it needs, never for time to pass.
+A program prints lines; a test waits for the line it needs, never for time to pass. Lines are
+flushed whole (``print(…, flush=True)``; unbuffered output would be written word by word):
+so those of several processes do not mix.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ DEADLINE_S = 60
 class Program:
     """One Python program under way."""
 
-    def __init__(self, source: str, *arguments: str, **environ: str) -> None:
+    def __init__(
+        self, source: str, *arguments: str, stdin: int | None = None, **environ: str
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-c", textwrap.dedent(source), *arguments],
+            [sys.executable, "-c", textwrap.dedent(source), *arguments],
             cwd=ROOT,
-            env={**os.environ, **environ},
+            env={**os.environ, "PYTHONUNBUFFERED": "", **environ},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -52,6 +57,12 @@ class Program:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def close_stdin(self) -> None:
+        """Let whoever reads its standard input go on."""
+        stdin, self._process.stdin = self._process.stdin, None
+        assert stdin is not None
+        stdin.close()
+
     def ended(self) -> int:
         """Its exit code, once it has ended by itself."""
         out, _ = self._process.communicate(timeout=DEADLINE_S)
@@ -69,8 +80,10 @@ class Program:
 
 
 @contextmanager
-def running(source: str, *arguments: str, **environ: str) -> Iterator[Program]:
-    program = Program(source, *arguments, **environ)
+def running(
+    source: str, *arguments: str, stdin: int | None = None, **environ: str
+) -> Iterator[Program]:
+    program = Program(source, *arguments, stdin=stdin, **environ)
     try:
         yield program
     finally:

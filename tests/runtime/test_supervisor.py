@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ SUPERVISOR = """
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     count, child = int(sys.argv[1]), sys.argv[2]
     supervisor = Supervisor(
-        [sys.executable, "-u", "-c", child], count, first_pause_s=0.05, kill_after_s=30
+        [sys.executable, "-c", child], count, first_pause_s=0.05, kill_after_s=30
     )
     sys.exit(asyncio.run(supervisor.run()))
 """
@@ -163,6 +164,38 @@ def test_children_drain_when_the_supervisor_is_killed() -> None:
         assert gone(*pids)
 
 
+def test_a_child_that_starts_slowly_still_hears_that_its_supervisor_is_gone() -> None:
+    orphan_first = (
+        """
+import os, sys
+print("child", os.getpid(), flush=True)
+sys.stdin.read()  # ends with the supervisor
+"""
+        + WORKER
+    )
+    with running(SUPERVISOR, "1", orphan_first, stdin=subprocess.PIPE) as program:
+        program.wait_for("child")
+
+        program.send(signal.SIGKILL)
+        program.close_stdin()
+
+        assert program.wait_for("drained").endswith("0")
+
+
+def test_what_a_child_starts_is_no_child_of_the_supervisor() -> None:
+    curious = """
+import subprocess, sys
+from penstock.runtime.supervisor import supervised
+mine = supervised()
+code = "from penstock.runtime.supervisor import supervised; print(supervised())"
+its = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+print("supervised:", mine, its, flush=True)
+sys.exit(88)
+"""
+    with running(SUPERVISOR, "1", curious) as program:
+        assert program.wait_for("supervised:") == "supervised: True False"
+
+
 def test_children_have_a_process_group_of_their_own() -> None:
     """Ctrl-C in a terminal goes to a whole group; passed on as well it would come twice."""
     with running(SUPERVISOR, "1", WORKER) as program:
@@ -181,7 +214,7 @@ count = 0
 def heard(*_):
     global count
     count += 1
-    print("heard", count, flush=True)
+    os.write(1, f"heard {count}\\n".encode())  # print() may be under way already
     if count == 2:
         sys.exit(130)
 signal.signal(signal.SIGTERM, heard)

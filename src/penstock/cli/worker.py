@@ -53,10 +53,11 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
     settings, else natq.
     """
     from penstock.runtime.signals import leave_at_once
-    from penstock.runtime.supervisor import supervised
+    from penstock.runtime.supervisor import die_with_supervisor, supervised
 
     if supervised():
         leave_at_once()
+        die_with_supervisor(_patience_s(loaded.settings))
     stop_with_parent()
     chosen = tuple(name for name in PROTOCOLS if flags.get(name))
     protocols = chosen or loaded.configured or ("natq",)
@@ -107,9 +108,13 @@ async def _supervise(settings: Settings) -> int:
         if url != settings.nats.url:
             command += ["--nats", url]  # they share the embedded server; a later flag wins
             say(f"NATS: {url}")
-        kill_after_s = settings.worker.grace.total_seconds() + 60
         count = settings.worker.processes
-        return await Supervisor(command, count, kill_after_s=kill_after_s).run()
+        return await Supervisor(command, count, kill_after_s=_patience_s(settings)).run()
+
+
+def _patience_s(settings: Settings) -> float:
+    """How long a process may take to end once it was told to."""
+    return settings.worker.grace.total_seconds() + 60
 
 
 def _joined(loaded: Loaded) -> Settings:

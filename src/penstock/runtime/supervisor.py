@@ -4,22 +4,26 @@ Each child is the same command with ``PENSTOCK_SUPERVISED`` in its environment. 
 child is replaced at once, a crashed one after a growing pause, and one that keeps crashing
 is told as such. SIGTERM and SIGINT are passed on, and again when they come again: children
 have a process group of their own, so that Ctrl-C reaches each of them once. They start with
-both signals blocked, so none is lost or deadly before they listen. Children drain and end
-with the supervisor, even when that is killed.
+both signals blocked, so none is lost or deadly before they listen.
+
+Children drain and end with the supervisor, even when that is killed: each holds the reading
+end of a pipe that nobody writes to and that ends with it. (The kernel's own signal at the
+death of a parent will not do: it comes once for each thread the parent had, and a second
+signal cuts a drain short.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import functools
 import logging
 import os
 import signal
-import sys
+import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.runtime.options import ExitCode
@@ -31,19 +35,15 @@ MARKER = "PENSTOCK_SUPERVISED"
 
 _log = logging.getLogger("penstock.supervisor")
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)  # loaded before any fork
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LIVED_S = 10.0  # who lived that long did not crash at once: its pause begins anew
 _LOOP_AFTER = 5
-_ORPHAN_LOOK_S = 1.0
-_KERNEL_TELLS = sys.platform == "linux"  # a child gets SIGTERM from the kernel when we die
 _watching = False
 
 
 def supervised() -> bool:
     """Whether this process is a child of a supervisor."""
-    return MARKER in os.environ
+    return _lifeline() is not None
 
 
 def die_with_supervisor(patience_s: float = 120.0) -> None:
@@ -52,21 +52,33 @@ def die_with_supervisor(patience_s: float = 120.0) -> None:
     Does nothing in a process that is not supervised, or that watches already.
     """
     global _watching  # noqa: PLW0603 - one process, one supervisor
-    parent = os.environ.get(MARKER, "").partition(":")[0]
-    if parent and not _watching:
+    lifeline = _lifeline()
+    if lifeline is not None and not _watching:
         _watching = True
         watch = threading.Thread(
-            target=_watch, args=(int(parent), patience_s), name="penstock-orphan", daemon=True
+            target=_watch, args=(lifeline, patience_s), name="penstock-orphan", daemon=True
         )
         watch.start()
 
 
-def _watch(parent: int, patience_s: float) -> None:
-    while os.getppid() == parent:
-        time.sleep(_ORPHAN_LOOK_S)
+@functools.cache
+def _lifeline() -> int | None:
+    """The pipe that ends with the supervisor. Processes that we start are not its children."""
+    said = os.environ.pop(MARKER, "").partition(":")[0]
+    try:
+        lifeline = int(said)
+        if not stat.S_ISFIFO(os.fstat(lifeline).st_mode):
+            return None
+    except (ValueError, OSError):
+        return None
+    os.set_inheritable(lifeline, False)
+    return lifeline
+
+
+def _watch(lifeline: int, patience_s: float) -> None:
+    os.read(lifeline, 1)
     _log.warning("the supervisor is gone: stopping")
-    if not _KERNEL_TELLS:  # a second signal would cut the drain short
-        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(patience_s)
     os._exit(ExitCode.FORCED)
 
@@ -103,15 +115,18 @@ class Supervisor:
     async def run(self) -> int:
         """Supervise until a signal; returns when all children ended, 0 if all ended well."""
         loop = asyncio.get_running_loop()
+        reading, writing = os.pipe()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             async with asyncio.TaskGroup() as group:
                 for place in self._places:
-                    group.create_task(self._keep(place), name=f"place:{place.number}")
+                    group.create_task(self._keep(place, reading), name=f"place:{place.number}")
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
+            os.close(reading)
+            os.close(writing)
         return self._worst
 
     def pids(self) -> list[int]:
@@ -132,11 +147,11 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def _keep(self, place: _Place) -> None:
+    async def _keep(self, place: _Place, lifeline: int) -> None:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             began = loop.time()
-            code = await self._live(place)
+            code = await self._live(place, lifeline)
             if self._stopping.is_set():
                 self._worst = self._worst or self._blame(code)
                 return
@@ -152,11 +167,14 @@ class Supervisor:
             return 0
         return code if code >= 0 else 128 - code
 
-    async def _live(self, place: _Place) -> int:
+    async def _live(self, place: _Place, lifeline: int) -> int:
         """One process, from its start to its end."""
-        marker = f"{os.getpid()}:{place.number}"
         process = await asyncio.create_subprocess_exec(
-            *self._command, env={**os.environ, MARKER: marker}, preexec_fn=_as_child_of(os.getpid())
+            *self._command,
+            env={**os.environ, MARKER: f"{lifeline}:{place.number}"},
+            pass_fds=(lifeline,),
+            process_group=0,
+            preexec_fn=block_stop_signals,
         )
         place.process = process
         place.starts += 1
@@ -208,20 +226,6 @@ class Supervisor:
             )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause_s)
-
-
-def _as_child_of(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec."""
-
-    def prepare() -> None:
-        os.setpgid(0, 0)
-        block_stop_signals()
-        if _KERNEL_TELLS:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it was gone before we could ask
-                os._exit(ExitCode.CLEAN)
-
-    return prepare
 
 
 def _said(code: int) -> str:
