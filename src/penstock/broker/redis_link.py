@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, cast
 
 from penstock.broker.redis_port import RedisClosed, RedisLost, RedisTarget, RedisUnreachable
-from penstock.broker.resp import Arg, RedisRefused, Reply, RespReader, encode_command
+from penstock.broker.resp import Arg, Push, RedisRefused, Reply, RespReader, encode_command
 from penstock.core.errors import PenstockError
 
 __all__ = ["RedisLink"]
@@ -26,19 +26,33 @@ _LONGEST_PAUSE: Final = 2.0
 _SCAN_COUNT: Final = 1000
 
 
+def _unheard(_news: Push | None) -> None:
+    """Nobody listens."""
+
+
 class RedisLink:
     """``RedisLink(url)`` connects at the first command. One link per event loop.
 
     ``timeout`` bounds the wait for a connection and for an answer; ``None`` for a link that is
     used for blocking commands. ``max_in_flight`` bounds commands without an answer: more wait.
+    ``greeting`` is said at the start of every connection; ``told`` hears what Redis tells
+    unasked, and ``None`` when a connection is gone.
     """
 
     def __init__(
-        self, url: str, *, timeout: float | None = 10.0, max_in_flight: int = 4096
+        self,
+        url: str,
+        *,
+        timeout: float | None = 10.0,
+        max_in_flight: int = 4096,
+        greeting: Sequence[tuple[Arg, ...]] = (),
+        told: Callable[[Push | None], None] = _unheard,
     ) -> None:
         self._target = RedisTarget.from_url(url)
         self._timeout = timeout
         self._max_in_flight = max_in_flight
+        self._greeting = [encode_command(command) for command in greeting]
+        self._told = told
         self._wire: _Wire | None = None
         self._mending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -154,7 +168,7 @@ class RedisLink:
     async def _open(self) -> _Wire:
         loop = asyncio.get_running_loop()
         target = self._target
-        wire = _Wire(self._timeout, self._lost)
+        wire = _Wire(self._timeout, self._lost, self._told)
         async with asyncio.timeout(self._timeout or 10.0):
             if target.path is not None:
                 await loop.create_unix_connection(lambda: wire, target.path)
@@ -162,7 +176,7 @@ class RedisLink:
                 await loop.create_connection(
                     lambda: wire, target.host, target.port, ssl=target.tls_context()
                 )
-            replies = [wire.send(command) for command in target.greeting()]
+            replies = [wire.send(command) for command in (*target.greeting(), *self._greeting)]
             try:
                 for future in replies:
                     reply = await future
@@ -178,6 +192,7 @@ class RedisLink:
         if self._wire is not wire or self._closed:
             return
         self._wire = None
+        self._told(None)
         self.reconnects += 1
         if self._mending is None:
             self._mending = asyncio.get_running_loop().create_task(
@@ -188,10 +203,16 @@ class RedisLink:
 class _Wire(asyncio.Protocol):
     """One connection: writes are gathered per turn of the loop, answers matched in order."""
 
-    def __init__(self, timeout: float | None, lost: Callable[[_Wire], None]) -> None:
+    def __init__(
+        self,
+        timeout: float | None,
+        lost: Callable[[_Wire], None],
+        told: Callable[[Push | None], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._on_lost = lost
+        self._told = told
         self._reader = RespReader()
         self._transport: asyncio.Transport | None = None
         self._outgoing: list[bytes] = []
@@ -250,6 +271,9 @@ class _Wire(asyncio.Protocol):
         pending = self.pending
         self._answered += len(replies)
         for reply in replies:
+            if type(reply) is Push:
+                self._told(reply)
+                continue
             if not pending:
                 self._fail(RedisLost("Redis answered more than it was asked"))
                 return

@@ -1,4 +1,6 @@
-"""RESP2, the words Redis speaks: commands to bytes, bytes to replies. No sockets here.
+"""RESP, the words Redis speaks: commands to bytes, bytes to replies. No sockets here.
+
+RESP2, and of RESP3 what a connection hears that asked to be told of changes (`Push`).
 
 The reader takes bytes as they come, in pieces of any size, and never looks at a
 finished element twice. An error reply is a value (`RedisRefused`), because in a
@@ -11,7 +13,15 @@ from typing import TypeAlias
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["Arg", "RedisRefused", "Reply", "RespReader", "encode_command", "encode_part"]
+__all__ = [
+    "Arg",
+    "Push",
+    "RedisRefused",
+    "Reply",
+    "RespReader",
+    "encode_command",
+    "encode_part",
+]
 
 Arg: TypeAlias = str | bytes | int
 # A reply is bytes, int, None, a RedisRefused, or a list of these; typing it deeper
@@ -19,7 +29,12 @@ Arg: TypeAlias = str | bytes | int
 Reply: TypeAlias = object
 
 _BULK, _INT, _STATUS, _ERROR, _ARRAY = b"$:+-*"
+_PUSH, _MAP, _NULL = b">%_"
 _MAX_LINE = 64 * 1024
+
+
+class Push(list[Reply]):
+    """Something Redis tells that is nobody's answer."""
 
 
 class RedisRefused(PenstockError):
@@ -93,6 +108,11 @@ class RespReader:
                     position = after
                     continue
                 value = [] if size == 0 else None
+            elif kind in (_PUSH, _MAP):
+                size = int(buffer[position + 1 : eol]) * (1 if kind == _PUSH else 2)
+                self._open.append((Push() if kind == _PUSH else [], size))
+                position = after
+                continue
             else:
                 value = _line(kind, buffer[position + 1 : eol])
             position = after
@@ -120,4 +140,6 @@ def _line(kind: int, text: bytes) -> Reply:
         return text
     if kind == _ERROR:
         return RedisRefused(text.decode("utf-8", "replace"))
+    if kind == _NULL:
+        return None
     raise RespError(f"a reply starts with {chr(kind)!r}")

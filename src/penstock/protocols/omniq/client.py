@@ -16,7 +16,7 @@ from penstock.broker.redis_port import RedisClosed, RedisPort
 from penstock.broker.redis_scripts import run_script
 from penstock.protocols.omniq import wire
 from penstock.protocols.omniq.calls import Call, Lookout, Scripts, Steps
-from penstock.protocols.omniq.doors import OpenDoor, open_door
+from penstock.protocols.omniq.doors import Bells, OpenDoor, open_door
 from penstock.protocols.omniq.errors import OmniqError
 from penstock.protocols.omniq.monitor import Monitor
 from penstock.protocols.omniq.store import (
@@ -29,7 +29,7 @@ from penstock.protocols.omniq.store import (
     Store,
     Turn,
 )
-from penstock.protocols.omniq.upkeep import BatchItem, Repair, Upkeep
+from penstock.protocols.omniq.upkeep import BatchItem, Repair, Tended, Upkeep
 from penstock.protocols.omniq.wire import (
     DEFAULT_BACKOFF_MS,
     DEFAULT_MAX_ATTEMPTS,
@@ -75,6 +75,7 @@ class OmniqClient:
         self._closed = False
         self._gate = asyncio.Lock()
         self.monitor = Monitor(self._scripts, self._run, self.port)
+        self.bells = Bells(self._opening)
 
     # -- helpers of the contract ----------------------------------------------------------
 
@@ -228,6 +229,10 @@ class OmniqClient:
             )
         )
 
+    async def ended_by(self, queue: str, end: Settle) -> Ended | None:
+        """Whether a lease was ended by this very `Settle`, told without hearing the answer."""
+        return await self._run(self._store.ended_by(queue, end))
+
     async def checkpoint(self, queue: str, job_id: str, lease_token: str, notes: bytes) -> None:
         """Keep notes on the job for its next run, while the lease holds; ``b""`` forgets them."""
         await self._run(self._store.checkpoint(queue, job_id, lease_token, notes))
@@ -249,6 +254,17 @@ class OmniqClient:
     ) -> int:
         """End leases that lapsed, each as a failed attempt; how many."""
         return await self._drive(self._upkeep.reap(queue, most=max_reap, now=now_ms_override))
+
+    async def tend(
+        self,
+        queue: str,
+        max_promote: int = 1000,
+        max_reap: int = 1000,
+        *,
+        now_ms_override: int = 0,
+    ) -> Tended:
+        """One round of a consumer: promote and reap in one transaction."""
+        return await self._run(self._upkeep.tend(queue, max_promote, max_reap, now=now_ms_override))
 
     async def pause(self, queue: str) -> str:
         """No new leases from now on; running and waiting jobs stay as they are. ``"OK"``."""
@@ -331,6 +347,7 @@ class OmniqClient:
         async with self._gate:
             self._closed = True
             port, self._port = self._port, None
+            await self.bells.aclose()
             if port is not None:
                 await port.aclose()
             await asyncio.to_thread(self._opening.stop_server)

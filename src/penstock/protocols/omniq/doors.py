@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.broker.redis_port import RedisPort, SyncRedisPort
 from penstock.core.errors import ConfigError
 
-__all__ = ["OpenDoor", "open_door", "open_sync_door"]
+if TYPE_CHECKING:
+    from penstock.broker.redis_sentry import RedisSentry
+
+__all__ = ["Bells", "OpenDoor", "open_door", "open_sync_door"]
 
 
 @dataclass(slots=True)
@@ -73,3 +76,29 @@ def open_sync_door(door: OpenDoor) -> SyncRedisPort:
     from penstock.broker.redis_sync import SyncRedisLink
 
     return SyncRedisLink(door.url or door.start_server(), timeout=door.timeout)
+
+
+class Bells:
+    """The sentry of a client: made when a consumer first waits, closed with the client."""
+
+    def __init__(self, door: OpenDoor) -> None:
+        self._door = door
+        self._sentry: RedisSentry | None = None
+
+    async def sentry(self) -> RedisSentry | None:
+        """Who tells of changes; ``None`` for a cluster or a client of the caller's."""
+        if self._sentry is None and self._door.redis is None and not self._door.cluster:
+            from penstock.broker.redis_sentry import RedisSentry
+
+            url = self._door.url
+            if url is None:
+                url = await asyncio.to_thread(self._door.start_server)
+            if self._sentry is None:
+                self._sentry = RedisSentry(url)
+        return self._sentry
+
+    async def aclose(self) -> None:
+        """Stop telling."""
+        sentry, self._sentry = self._sentry, None
+        if sentry is not None:
+            await sentry.aclose()

@@ -273,6 +273,19 @@ class Store:
 
         return Call(self.scripts["checkpoint"], anchor(queue), (job_id, token, notes), read)
 
+    def ended_by(self, queue: str, end: Settle) -> Call[Ended | None]:
+        """How the job ended if it was by this very lease; ``None`` if by another, or unknown."""
+
+        def read(reply: list[Any]) -> Ended | None:
+            state, token, due = (text(field) if field else "" for field in reply)
+            if token != end.lease_token:
+                return None
+            if end.verb in ("fail", "retry", "reject"):
+                return Ended("FAILED") if state == "failed" else Ended("RETRY", int(due or 0))
+            return Ended("OK")
+
+        return Call(self.scripts["ended"], anchor(queue), (end.job_id,), read)
+
     def result(self, queue: str, job_id: str) -> Call[bytes | None]:
         """What a job left with its success, while it is kept."""
         return Call(self.scripts["result"], anchor(queue), (job_id,), _bytes)

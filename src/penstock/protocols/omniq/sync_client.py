@@ -27,7 +27,7 @@ from penstock.protocols.omniq.store import (
     Turn,
 )
 from penstock.protocols.omniq.sync_monitor import SyncMonitor
-from penstock.protocols.omniq.upkeep import BatchItem, Repair, Upkeep
+from penstock.protocols.omniq.upkeep import BatchItem, Repair, Tended, Upkeep
 from penstock.protocols.omniq.wire import (
     DEFAULT_BACKOFF_MS,
     DEFAULT_MAX_ATTEMPTS,
@@ -224,6 +224,10 @@ class SyncOmniqClient:
             )
         )
 
+    def ended_by(self, queue: str, end: Settle) -> Ended | None:
+        """Whether a lease was ended by this very `Settle`, told without hearing the answer."""
+        return self._run(self._store.ended_by(queue, end))
+
     def checkpoint(self, queue: str, job_id: str, lease_token: str, notes: bytes) -> None:
         """Keep notes on the job for its next run, while the lease holds; ``b""`` forgets them."""
         self._run(self._store.checkpoint(queue, job_id, lease_token, notes))
@@ -243,6 +247,17 @@ class SyncOmniqClient:
     def reap_expired(self, queue: str, max_reap: int = 1000, *, now_ms_override: int = 0) -> int:
         """End leases that lapsed, each as a failed attempt; how many."""
         return self._drive(self._upkeep.reap(queue, most=max_reap, now=now_ms_override))
+
+    def tend(
+        self,
+        queue: str,
+        max_promote: int = 1000,
+        max_reap: int = 1000,
+        *,
+        now_ms_override: int = 0,
+    ) -> Tended:
+        """One round of a consumer: promote and reap in one transaction."""
+        return self._run(self._upkeep.tend(queue, max_promote, max_reap, now=now_ms_override))
 
     def pause(self, queue: str) -> str:
         """No new leases from now on; running and waiting jobs stay as they are. ``"OK"``."""

@@ -19,7 +19,7 @@ from penstock.protocols.omniq.errors import (
 )
 from penstock.protocols.omniq.wire import LANES, Lane, queue_base, text
 
-__all__ = ["BatchItem", "Repair", "Upkeep"]
+__all__ = ["BatchItem", "Repair", "Tended", "Upkeep"]
 
 MAX_BATCH: Final = 100
 _SLICE: Final = 1000  # ids that one promote or reap moves
@@ -41,6 +41,14 @@ class Repair(NamedTuple):
 
     groups_mended: int
     jobs_indexed: int
+
+
+class Tended(NamedTuple):
+    """What one round did, and in how many milliseconds the next job or lease is due."""
+
+    promoted: int
+    reaped: int
+    next_ms: int | None
 
 
 class Upkeep:
@@ -76,6 +84,16 @@ class Upkeep:
             if count < ask:
                 break
         return reaped
+
+    def tend(self, queue: str, max_promote: int, max_reap: int, *, now: int) -> Call[Tended]:
+        """Both in one transaction."""
+
+        def read(reply: list[int]) -> Tended:
+            promoted, reaped, soonest = reply
+            return Tended(promoted, reaped, None if soonest < 0 else soonest)
+
+        args = (whole("now_ms_override", now), max_promote, max_reap)
+        return Call(self.scripts["tend"], anchor(queue), args, read)
 
     def pause(self, queue: str) -> Call[str]:
         return Call(self.scripts["pause"], anchor(queue), ("pause",), text)

@@ -2,6 +2,10 @@
 
 local KEPT = 100
 
+-- The token of the lease that is ending stays on the job, so that who told an end twice, because no
+-- answer came, can see that the first telling counted.
+local function ended_by(id, token) call('HSET', job_key(id), 'x_ended', token) end
+
 -- The three checks, in the order the wire promises; the lease is open for nobody else after them.
 local function close_lease(id, token)
   if token == '' then return nil, 'TOKEN_REQUIRED' end
@@ -9,6 +13,7 @@ local function close_lease(id, token)
     'x_checkpoint', 'x_returned')
   if job[1] ~= token then return nil, 'TOKEN_MISMATCH' end
   if call('ZREM', ACTIVE, id) == 0 then return nil, 'NOT_ACTIVE' end
+  ended_by(id, token)
   return {
     gid = job[2] or '', attempt = int(job[3], 0), max_attempts = positive(job[4], 1),
     backoff = int(job[5], 0), checkpoint = job[6], returned = int(job[7], 0),
