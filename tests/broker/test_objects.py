@@ -7,8 +7,10 @@ import os
 
 import pytest
 
+from penstock.broker.embedded import EmbeddedNats, ServerLimits
 from penstock.broker.link import Link
 from penstock.broker.objects import CHUNK_BYTES, ObjectDamaged, ObjectStore, ObjectTooLarge
+from penstock.broker.options import NatsOptions
 from penstock.broker.publisher import Publisher
 from penstock.broker.streams import JetStream
 from penstock.core.errors import BadInput, UnknownName
@@ -27,6 +29,19 @@ async def test_a_value_of_any_size_comes_back(store: ObjectStore, size: int) -> 
 
     assert await store.get("some/ name ä") == value
     assert (info.size, info.chunks) == (size, -(-size // CHUNK_BYTES))
+
+
+async def test_chunks_are_as_small_as_the_server_wants_messages() -> None:
+    value = os.urandom(50_000)
+    with EmbeddedNats(limits=ServerLimits(max_payload=16_384)) as server:
+        link = await Link.open(NatsOptions.from_url(server.url))
+        store = await ObjectStore.open(link, "small", create=True, storage="memory")
+
+        info = await store.put("a", value)
+
+        assert await store.get("a") == value
+        assert info.chunks == 4
+        await link.close()
 
 
 async def test_a_missing_object_is_none(store: ObjectStore) -> None:

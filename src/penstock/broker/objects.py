@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectDamaged", "ObjectInfo", "ObjectNotStored", "ObjectStore", "ObjectTooLarge"]
 
 CHUNK_BYTES = 128 * 1024
+_HEADROOM = 512  # of a server's max_payload, for the headers of a chunk
 _WINDOW = 16  # chunks under way at once: 2 MiB
 _REPEATS = 3
 _ROLLUP = b"Nats-Rollup: sub\r\n"
@@ -118,18 +119,19 @@ class ObjectStore:
         _check_size(name, len(value), max_bytes)
         before = await self.info(name)
         nuid = f"{short_token()}{short_token()}"[:22]
+        chunk_bytes = min(CHUNK_BYTES, self._link.max_payload - _HEADROOM)
         info = ObjectInfo(
             name=name,
             bucket=self.name,
             nuid=nuid,
             size=len(value),
-            chunks=-(-len(value) // CHUNK_BYTES),
+            chunks=-(-len(value) // chunk_bytes),
             digest=_digest(value),
             mtime=_now(),
-            options={"max_chunk_size": CHUNK_BYTES},
+            options={"max_chunk_size": chunk_bytes},
         )
         try:
-            await self._put_chunks(nuid, value)
+            await self._put_chunks(nuid, _pieces(value, chunk_bytes))
             await self._put_info(info)
         except BaseException:
             await asyncio.shield(self._drop_chunks(nuid))
@@ -181,9 +183,9 @@ class ObjectStore:
 
     # -- inside --------------------------------------------------------------------------
 
-    async def _put_chunks(self, nuid: str, value: bytes) -> None:
+    async def _put_chunks(self, nuid: str, pieces: Iterator[bytes]) -> None:
         subject = f"$O.{self.name}.C.{nuid}".encode()
-        chunks = enumerate(_pieces(value))
+        chunks = enumerate(pieces)
         seqs: list[int] = []
         while window := list(islice(chunks, _WINDOW)):
             sent = [await self._send(subject, piece, f"{nuid}-{n}") for n, piece in window]
@@ -270,8 +272,8 @@ def _check_size(name: str, size: int, max_bytes: int | None) -> None:
         raise ObjectTooLarge(f"object {name!r} has {size} bytes, more than {max_bytes}")
 
 
-def _pieces(value: bytes) -> Iterator[bytes]:
-    return (value[at : at + CHUNK_BYTES] for at in range(0, len(value), CHUNK_BYTES))
+def _pieces(value: bytes, size: int) -> Iterator[bytes]:
+    return (value[at : at + size] for at in range(0, len(value), size))
 
 
 def _digest(value: bytes) -> str:
