@@ -7,8 +7,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from penstock.broker.config import StreamConfig
 from penstock.core.delivery import Gone, Settled, SettledKind
 from penstock.core.outcome import (
     Continued,
@@ -26,7 +28,7 @@ from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.room import Room
 from penstock.protocols.natq.wire import decode_output
 from penstock.protocols.natq.worker import JobSource
-from tests.protocols.natq.conftest import SECOND
+from tests.protocols.natq.conftest import SECOND, a_task
 
 if TYPE_CHECKING:
     from penstock.broker.link import Link
@@ -319,6 +321,32 @@ async def test_a_result_too_large_for_a_message_ends_as_413(
     output = await client.output("job", run.run_id, 5)
     assert output.status == 413
     assert "over the limit" in str(output.error)
+
+
+async def test_a_large_result_that_finds_no_place_brings_the_job_back_later(
+    link: Link, options: NatqOptions
+) -> None:
+    roomy = msgspec.structs.replace(options, large_results=True)
+    room = await Room.open(link, roomy)
+    store = StreamConfig(
+        name=f"OBJ_{roomy.large_bucket}",
+        subjects=[f"$O.{roomy.large_bucket}.>"],
+        max_bytes=1000,
+        discard="new",
+        allow_rollup_hdrs=True,
+    )
+    await room.jetstream.ensure_stream(store)
+    source = JobSource(room, a_task(), "w-1")
+    await source.bind()
+    client = NatqClient(room)
+    run = await client.enqueue("job")
+
+    settled = await (await one_of(source)).settle(Done("x" * 2_000_000))
+
+    assert settled.kind is SettledKind.RETRYING
+    assert (await run.status()).status == 100
+    assert await pending(room) == 1
+    await source.stop()
 
 
 async def test_a_job_out_of_attempts_is_a_dead_letter_that_can_live_again(

@@ -128,7 +128,13 @@ class Job:
 
     async def _finish(self, decision: Finish) -> Settlement:
         source, run_id = self._source, self.invocation.work_id
-        final = await final_record(decision.output, source.room)
+        try:
+            final = await final_record(decision.output, source.room)
+        except PenstockError as error:  # a large result found no place
+            _log.error(
+                "the result was not kept: %s", error, extra={**source.log_ids, "runId": run_id}
+            )
+            return self._let_go(SettledKind.RETRYING, FAULT_DELAY)
         ack = decision.ack and final.fits
         if decision.dead:
             await bury(source.room, self._message, decision.output, self.invocation.attempt)
@@ -164,6 +170,8 @@ class Job:
                 points.reach("natq.acked")
         if self._kept:
             await self._source.checkpoints.forget(self._source.task_id, run_id)
+            if points.armed:
+                points.reach("natq.forgotten")
 
     def _give_up_on_result(self, written: object) -> bool:
         """The record could not be written for seconds: ack all the same (the protocol's way)?"""

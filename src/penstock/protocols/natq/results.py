@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
-from penstock.core import codec
+from penstock.core import codec, points
 from penstock.core.errors import PenstockError
 from penstock.protocols.natq.wire import Output, StatusCode, encode_output, result_key
 
@@ -74,6 +74,8 @@ async def _by_reference(output: Output, room: Room) -> FinalRecord:
     data = codec.encode(output.data)
     name = result_key(output.task_id, output.id)
     await (await room.large_results()).put(name, data)
+    if points.armed:
+        points.reach("natq.large_kept")
     reference: dict[str, Any] = {
         REFERENCE: name,
         "bytes": len(data),

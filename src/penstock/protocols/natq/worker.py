@@ -85,6 +85,8 @@ class JobSource:
         """Make stream and consumer if they are gone, and open a pull on them."""
         await self.room.ensure_stream()
         consumer = await self.room.ensure_consumer(self.task_id)
+        if points.armed:
+            points.reach("natq.bound")
         term = _ack_wait_of(consumer)  # a consumer that others made may have a short one
         beat = min(self.options.heartbeat, term / 3)
         self.lease = replace(self.lease, term=term, renew_every=beat)
@@ -145,6 +147,8 @@ class JobSource:
             seq=message.stream_seq,
             attempt=admitted.attempt,
         )
+        if points.armed:
+            points.reach("natq.finished")
         if isinstance(written, Stored):
             message.term(str(output.error))
         elif not lost_race(written):  # whoever won the race settles it
@@ -177,7 +181,11 @@ async def open_worker(
         await room.ensure_stream()
         if any(_policy(task, options).max_attempts for task in jobs) and options.dead_letters:
             await room.ensure_dead_letters()
+    if points.armed:
+        points.reach("natq.streams_made")
     await room.announce(served)
+    if points.armed:
+        points.reach("natq.announced")
     ids = {"workerId": worker_id}
     doors = [RequestDoor(room, task, ids) for task in served if task.replies]
     sources = [JobSource(room, task, worker_id) for task in jobs]
