@@ -31,6 +31,7 @@ __all__ = [
     "final_never_lives_again",
     "finished_at_most_once",
     "judge",
+    "no_start_after_final",
     "nothing_lost",
     "runs_at_most",
 ]
@@ -83,8 +84,11 @@ class Ledger:
     def __init__(self) -> None:
         self._facts: list[Fact] = []
 
-    def note(self, kind: str, id: str, *, source: str = "test", detail: str = "") -> None:
-        self._facts.append(Fact(kind, id, source, time.time(), detail))
+    def note(
+        self, kind: str, id: str, *, source: str = "test", detail: str = "", at: float = 0.0
+    ) -> None:
+        """Add a fact; without ``at`` it happened just now."""
+        self._facts.append(Fact(kind, id, source, at or time.time(), detail))
 
     def __iter__(self) -> Iterator[Fact]:
         return iter(self._facts)
@@ -122,7 +126,7 @@ class Ledger:
         """Add each stored record of a stock nats-py ``bucket``, oldest first.
 
         ``kind_of(key, value)`` names the kind of a record (live, final); a delete marker
-        is ``gone``.
+        is ``gone``. Facts carry the instant at which the server stored them.
         """
         watcher = await bucket.watchall(include_history=True)
         try:
@@ -131,7 +135,8 @@ class Ledger:
                     break
                 kind = "gone" if entry.operation else kind_of(entry.key, entry.value)
                 detail = (entry.value or b"")[:200].decode(errors="replace")
-                self.note(kind, entry.key, source=source, detail=detail)
+                stored_at = entry.created.timestamp()
+                self.note(kind, entry.key, source=source, detail=detail, at=stored_at)
         finally:
             await watcher.stop()
 
@@ -163,6 +168,18 @@ def final_never_lives_again(ledger: Ledger) -> list[Violation]:
         elif fact.id in final:
             found.append(Violation("final never lives again", fact.id, _story(ledger, fact.id)))
     return found
+
+
+def no_start_after_final(ledger: Ledger) -> list[Violation]:
+    """No handler starts for an id whose final record is stored: finished work is not run again."""
+    ended: dict[str, float] = {}
+    for fact in ledger.of("final"):
+        ended.setdefault(fact.id, fact.at)
+    return [
+        Violation("no start after final", fact.id, f"{fact.at - ended[fact.id]:.3f} s after it")
+        for fact in ledger.of("started")
+        if fact.at > ended.get(fact.id, fact.at)
+    ]
 
 
 def finished_at_most_once(ledger: Ledger) -> list[Violation]:

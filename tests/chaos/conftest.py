@@ -1,0 +1,22 @@
+"""Fixtures for the kill tests: brokers that tests may stop, kill and freeze."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.natq_stage import MAX_PAYLOAD, NatqStage
+from tests.chaos.servers import NatsServer
+
+
+@pytest.fixture
+async def natq(tmp_path: Path) -> AsyncIterator[NatqStage]:
+    """A NATS server of the test's own with natq prepared on it."""
+    async with NatsServer(extra=MAX_PAYLOAD) as server:
+        stage = await NatqStage.on(server, tmp_path)
+        try:
+            yield stage
+        finally:
+            await stage.close()
