@@ -6,6 +6,7 @@ Never closed here unless we made it ourselves (`cluster_port`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,13 @@ from penstock.broker.redis_port import RedisLost, RedisPort, RedisUnreachable, S
 from penstock.broker.resp import Arg, RedisRefused, Reply
 from penstock.core.errors import ConfigError
 
-__all__ = ["cluster_port", "foreign_port", "foreign_sync_port", "sync_cluster_port"]
+__all__ = [
+    "cluster_port",
+    "foreign_port",
+    "foreign_sync_port",
+    "sync_cluster_port",
+    "threaded_port",
+]
 
 _SCAN_COUNT = 1000
 
@@ -42,6 +49,11 @@ def sync_cluster_port(url: str) -> SyncRedisPort:
     from redis import RedisCluster
 
     return _ForeignSyncPort(RedisCluster.from_url(url), owned=True)
+
+
+def threaded_port(port: SyncRedisPort) -> RedisPort:
+    """A blocking door for use on an event loop: each command waits in a thread."""
+    return _ThreadedPort(port)
 
 
 class _ForeignPort:
@@ -101,6 +113,26 @@ class _ForeignSyncPort:
     def close(self) -> None:
         if self._owned:
             self._client.close()
+
+
+class _ThreadedPort:
+    """Closing it closes nothing: the door behind it is somebody else's."""
+
+    def __init__(self, port: SyncRedisPort) -> None:
+        self._port = port
+
+    async def execute(self, *args: Arg) -> Reply:
+        return await asyncio.to_thread(self._port.execute, *args)
+
+    async def pipeline(self, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
+        return await asyncio.to_thread(self._port.pipeline, commands)
+
+    async def scan(self, pattern: str) -> AsyncIterator[bytes]:
+        for key in await asyncio.to_thread(lambda: list(self._port.scan(pattern))):
+            yield key
+
+    async def aclose(self) -> None:
+        return
 
 
 def _check(client: Any, *, wants_async: bool) -> None:

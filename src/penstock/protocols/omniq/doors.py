@@ -13,7 +13,7 @@ from penstock.core.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.broker.redis_sentry import RedisSentry
 
-__all__ = ["Bells", "OpenDoor", "open_door", "open_sync_door"]
+__all__ = ["Bells", "OpenDoor", "open_door", "open_sync_door", "twin_port"]
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class OpenDoor:
     cluster: bool
     folder: str | None
     timeout: float | None
+    port: RedisPort | None = None
     server: EmbeddedRedis | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +50,8 @@ class OpenDoor:
 
 async def open_door(door: OpenDoor) -> RedisPort:
     """The asyncio connection that was asked for."""
+    if door.port is not None:
+        return door.port
     if door.redis is not None:
         from penstock.broker.redis_foreign import foreign_port
 
@@ -78,6 +81,15 @@ def open_sync_door(door: OpenDoor) -> SyncRedisPort:
     return SyncRedisLink(door.url or door.start_server(), timeout=door.timeout)
 
 
+def twin_port(door: OpenDoor) -> RedisPort | None:
+    """The caller's blocking client for use on an event loop, if that is what was given."""
+    if door.redis is None:
+        return None
+    from penstock.broker.redis_foreign import foreign_sync_port, threaded_port
+
+    return threaded_port(foreign_sync_port(door.redis))
+
+
 class Bells:
     """The sentry of a client: made when a consumer first waits, closed with the client."""
 
@@ -87,12 +99,13 @@ class Bells:
 
     async def sentry(self) -> RedisSentry | None:
         """Who tells of changes; ``None`` for a cluster or a client of the caller's."""
-        if self._sentry is None and self._door.redis is None and not self._door.cluster:
+        door = self._door
+        if door.redis is not None or door.port is not None or door.cluster:
+            return None
+        if self._sentry is None:
             from penstock.broker.redis_sentry import RedisSentry
 
-            url = self._door.url
-            if url is None:
-                url = await asyncio.to_thread(self._door.start_server)
+            url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
             if self._sentry is None:
                 self._sentry = RedisSentry(url)
         return self._sentry

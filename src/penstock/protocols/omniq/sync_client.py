@@ -5,10 +5,11 @@ A test keeps the two surfaces equal, names, arguments and all.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from penstock.broker.redis_port import RedisClosed, SyncRedisPort
 from penstock.broker.redis_scripts import run_script_sync
@@ -39,6 +40,10 @@ from penstock.protocols.omniq.wire import (
     ReservedJob,
     ReserveResult,
 )
+
+if TYPE_CHECKING:
+    from penstock.protocols.omniq.consumer import Handler, How
+    from penstock.protocols.omniq.sync_consumer import SyncConsumer
 
 __all__ = ["SyncOmniqClient"]
 
@@ -313,6 +318,54 @@ class SyncOmniqClient:
                 now=now_ms_override,
             )
         )
+
+    # -- consuming ------------------------------------------------------------------------
+
+    def consume(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        drain: bool = True,
+        poll_interval_s: float = 0.05,
+        promote_interval_s: float = 1.0,
+        promote_batch: int = 1000,
+        reap_interval_s: float = 1.0,
+        reap_batch: int = 1000,
+        heartbeat_interval_s: float | None = None,
+        verbose: bool = False,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        """Run ``handler(ctx)`` for the jobs of a queue until stopped; see `JobContext`.
+
+        ``concurrency`` jobs run at once, async handlers on the loop, plain ones in threads.
+        Stops by SIGTERM or SIGINT (or `Consumer.stop`, see `consumer`): with ``drain`` what
+        runs may finish, without it is given back at once and keeps its attempt. What other SDKs
+        call the two intervals is one round here, at the shorter of both.
+        """
+        consumer = self.consumer(
+            queue,
+            handler,
+            concurrency=concurrency,
+            drain=drain,
+            poll_interval_s=poll_interval_s,
+            promote_interval_s=promote_interval_s,
+            promote_batch=promote_batch,
+            reap_interval_s=reap_interval_s,
+            reap_batch=reap_batch,
+            heartbeat_interval_s=heartbeat_interval_s,
+            verbose=verbose,
+            logger=logger,
+        )
+        consumer.run()
+
+    def consumer(self, queue: str, handler: Handler, **how: Unpack[How]) -> SyncConsumer:
+        """A consumer to `run`, and to `stop` from any thread; ``how`` is as for `consume`."""
+        from penstock.protocols.omniq.consumer import Consuming
+        from penstock.protocols.omniq.sync_consumer import SyncConsumer
+
+        return SyncConsumer(self._opening, self._scripts.compat, queue, handler, Consuming(**how))
 
     # -- the connection -------------------------------------------------------------------
 
