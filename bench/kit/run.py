@@ -159,9 +159,9 @@ def cpu_of(pid: int | None) -> float | None:
     """
     if pid is None:
         return None
-    with suppress(OSError, IndexError):
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        return sum(_ran_ns(thread) for thread in threads) / 1e9
+    with suppress(OSError):
+        if ran_ns := sum(_ran_ns(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):
+            return ran_ns / 1e9
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -170,7 +170,9 @@ def cpu_of(pid: int | None) -> float | None:
 
 
 def _ran_ns(thread: Path) -> int:
-    return int((thread / "schedstat").read_text().split()[0])
+    with suppress(OSError, IndexError):  # it may have ended since it was listed
+        return int((thread / "schedstat").read_text().split()[0])
+    return 0
 
 
 def _status_kb(field: str) -> int:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 CRLF = b"\r\n"
-HEADER_START = b"NATS/1.0"
+HEADER_OVERHEAD = 12  # "NATS/1.0", its line break and the empty line count as payload
 MAX_LINE_BYTES = 1 << 20  # INFO grows with the cluster; beyond this it is not NATS
 
 _HEADER_NAME = re.compile(r"[!-9;-~]+")  # printable ASCII without the colon
@@ -96,21 +96,24 @@ class Splitter:
                 break
             body = line_end + 2
             first = data[position]
-            if first == 77:  # MSG subject sid [reply] size
-                words = data[position + 4 : line_end].split()
-                many = len(words)
-                headers_end = body
-            elif first == 72:  # HMSG subject sid [reply] header-size size
-                words = data[position + 5 : line_end].split()
-                many = len(words) - 1
-                headers_end = body + _number(words, -2)
-            else:
-                rest.append(data[position:body])
-                position = body
-                continue
-            end = body + _number(words, -1)
-            if not 3 <= many <= 4 or end < headers_end:
-                raise FrameError(f"a malformed message line: {data[position:line_end]!r}")
+            try:
+                if first == 77:  # MSG subject sid [reply] size
+                    words = data[position + 4 : line_end].split()
+                    many = len(words)
+                    headers_end = body
+                elif first == 72:  # HMSG subject sid [reply] header-size size
+                    words = data[position + 5 : line_end].split()
+                    many = len(words) - 1
+                    headers_end = body + int(words[-2])
+                else:
+                    rest.append(data[position:body])
+                    position = body
+                    continue
+                end = body + int(words[-1])
+            except (ValueError, IndexError):
+                raise _malformed(data[position:line_end]) from None
+            if not 3 <= many <= 4 or not body <= headers_end <= end:
+                raise _malformed(data[position:line_end])
             if end + 2 > size:
                 self._keep(data, position, end + 2)
                 break
@@ -149,9 +152,11 @@ def publish_frame(subject: bytes, reply: bytes, headers: bytes | None, payload: 
     """The frame that publishes ``payload``; ``headers`` are raw lines as of `header_lines`."""
     if headers is None:
         return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
-    block = b"NATS/1.0\r\n%b\r\n" % headers
-    sizes = (len(block), len(block) + len(payload))
-    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, block, payload)
+    size = HEADER_OVERHEAD + len(headers)
+    sizes = (size, size + len(payload))
+    return b"HPUB %b %b %d %d\r\nNATS/1.0\r\n%b\r\n%b\r\n" % (
+        subject, reply, *sizes, headers, payload,
+    )  # fmt: skip
 
 
 def header_lines(mapping: Mapping[str, str]) -> bytes:
@@ -192,11 +197,5 @@ def status_of(raw: bytes | None) -> tuple[int, str]:
     return (int(code), text.strip()) if code.isdigit() else (0, "")
 
 
-def _number(words: list[bytes], index: int) -> int:
-    try:
-        number = int(words[index])
-    except (ValueError, IndexError):
-        number = -1
-    if number < 0:
-        raise FrameError(f"a message line without a size: {words!r}")
-    return number
+def _malformed(line: bytes) -> FrameError:
+    return FrameError(f"a malformed message line: {line!r}")

@@ -33,7 +33,13 @@ from penstock.broker.errors import (
     PayloadTooLarge,
     RequestTimeout,
 )
-from penstock.broker.frames import Handler, header_lines, parse_headers, status_of
+from penstock.broker.frames import (
+    HEADER_OVERHEAD,
+    Handler,
+    header_lines,
+    parse_headers,
+    status_of,
+)
 from penstock.broker.options import NatsOptions
 from penstock.broker.requests import Reply, Requests, Settle, settle_reply
 
@@ -57,7 +63,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CLOSE_GRACE = 5.0  # seconds a closing link waits for the server before it lets go
-HEADER_OVERHEAD = 12  # "NATS/1.0", its line break and the empty line count as payload
 
 
 @dataclass(frozen=True, slots=True)

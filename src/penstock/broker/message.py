@@ -8,7 +8,8 @@ one lost in a crash means the message comes again after its ack wait.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from penstock.broker.errors import LinkClosed, NoResponders, RequestTimeout
 from penstock.broker.link import Link
@@ -18,7 +19,7 @@ __all__ = ["Delivery", "Message"]
 MAX_REASON_BYTES = 512
 
 
-class Delivery(NamedTuple):
+class Delivery(Struct, frozen=True, gc=False):
     """What the broker says about this delivery in the ack subject."""
 
     stream: str
@@ -40,7 +41,7 @@ class Message:
         self, link: Link, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes
     ) -> None:
         self._link: Link | None = link
-        self._delivery: Delivery
+        self._delivery: Delivery | None = None
         self.subject = subject
         self.reply = reply
         self.headers = headers
@@ -94,9 +95,10 @@ class Message:
     @property
     def delivery(self) -> Delivery:
         """Everything the broker says about this delivery, read at the first use."""
-        if not hasattr(self, "_delivery"):  # unset until asked for: most never are
-            self._delivery = parse_ack_subject(self.reply)
-        return self._delivery
+        known = self._delivery
+        if known is None:
+            known = self._delivery = parse_ack_subject(self.reply)
+        return known
 
     @property
     def stream(self) -> str:
@@ -146,14 +148,21 @@ def parse_ack_subject(reply: bytes) -> Delivery:
     Raises ``ValueError`` for anything else.
     """
     tokens = reply.decode().split(".")
-    if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
+    many = len(tokens)
+    if not reply.startswith(b"$JS.ACK.") or many not in (9, 11, 12):
         raise ValueError(f"not an ack subject: {reply!r}")
     domain = ""
-    if len(tokens) > 9:
+    if many > 9:
         domain = "" if tokens[2] == "_" else tokens[2]
         del tokens[2:4]
-    stream, consumer = tokens[2:4]
-    delivered, stream_seq, consumer_seq, stored_at_ns, pending = map(int, tokens[4:9])
+    stream, consumer, delivered, stream_seq, consumer_seq, stored_at_ns, pending = tokens[2:9]
     return Delivery(
-        stream, consumer, delivered, stream_seq, consumer_seq, stored_at_ns, pending, domain
+        stream,
+        consumer,
+        int(delivered),
+        int(stream_seq),
+        int(consumer_seq),
+        int(stored_at_ns),
+        int(pending),
+        domain,
     )

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from penstock.core.invocation import Invocation
 from penstock.core.lease import Lease
 from penstock.core.outcome import Outcome
@@ -80,34 +82,29 @@ class SettledKind(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     kind: SettledKind
     next_at: datetime | None = None
     attempt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """The lease is somebody else's, or the work is over: the write did not happen."""
 
     reason: str = "the lease is gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A write was sent and its answer lost. It may have happened."""
 
     reason: str = "no answer"
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(Struct, frozen=True):
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAsked:
+class CancelAsked(Struct, frozen=True):
     reason: str = "cancelled"
 
 

@@ -8,10 +8,11 @@ into one of seven values, and each protocol's ``rules.py`` maps those to its own
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from penstock.core.errors import BadInput, BadResult, PenstockError
 
@@ -123,8 +124,7 @@ class TaskTimeout(Exception):
 # What became of it --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why something failed, in the words of every wire. ``lineage``: the error's class names."""
 
     code: str
@@ -143,8 +143,7 @@ class Word(Enum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True)
-class After:
+class After(Struct, frozen=True):
     """Verdict: once more, after this delay."""
 
     delay: timedelta
@@ -153,47 +152,40 @@ class After:
 Verdict = Word | After
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The handler returned. ``status`` only where the handler chose one (natq)."""
 
     value: Any = None
     status: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     failure: Failure
     verdict: Verdict = Word.BY_POLICY
 
 
-@dataclass(frozen=True, slots=True)
-class Snoozed:
+class Snoozed(Struct, frozen=True):
     after: timedelta
     checkpoint: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
+class Continued(Struct, frozen=True):
     checkpoint: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """A shutdown came in between: the work is given back and no attempt is spent."""
 
     reason: str = "the worker is stopping"
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """Somebody asked for it to stop."""
 
     reason: str = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The lease is gone: nothing may be written that another may have written."""
 
     reason: str = "the lease was lost"

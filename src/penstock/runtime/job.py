@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from datetime import timedelta
 from math import inf
 from typing import Any
 
@@ -65,11 +64,12 @@ class Job(Run):
             self._read(lease)
         self.sent_at = self.started_at
         self.capped = False
-        self.due = self.next_due()
+        self.due = min(self.deadline, self.beat_at)
 
     def _read(self, lease: Lease) -> None:
-        self.term_s = _seconds(lease.term)
-        self.beat_s = _seconds(lease.renew_every) if lease.renew_every else self.term_s / 3
+        self.term_s = lease.term.total_seconds()
+        every = lease.renew_every
+        self.beat_s = every.total_seconds() if every else self.term_s / 3
         self.beat_at = self.started_at + self.beat_s
         self.fenced = lease.proof is Proof.CONFIRMED
 
@@ -214,15 +214,3 @@ class Job(Run):
         """Nothing of this job goes on after it."""
         for errand in list(self.errands or ()):
             errand.cancel()
-
-
-_known_seconds: dict[timedelta, float] = {}
-
-
-def _seconds(length: timedelta) -> float:
-    known = _known_seconds.get(length)
-    if known is None:
-        if len(_known_seconds) > 1000:
-            _known_seconds.clear()
-        known = _known_seconds[length] = length.total_seconds()
-    return known

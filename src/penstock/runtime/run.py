@@ -9,6 +9,7 @@ was cancelled or its lease is lost.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from math import inf
 from typing import Any
 
@@ -35,6 +36,7 @@ from penstock.core.outcome import (
     outcome_of_value,
 )
 from penstock.core.task import RunsIn
+from penstock.runtime.observe.traces import Tracer
 from penstock.runtime.threads import Crossing
 from penstock.runtime.workshop import Call, Plan, Workshop
 
@@ -165,11 +167,13 @@ class Run:
         return Context(invocation, Crossing(self, asyncio.get_running_loop()))
 
 
-async def outcome_of(run: Run) -> Outcome:
+def outcome_of(run: Run) -> Coroutine[Any, Any, Outcome]:
     """Run the handler and say what became of it. Raises nothing but what ends the program."""
-    if run.shop.tracer is None:
-        return await _guarded(run)
-    with run.shop.tracer.span(run.invocation) as span:
+    return _guarded(run) if run.shop.tracer is None else _traced(run, run.shop.tracer)
+
+
+async def _traced(run: Run, tracer: Tracer) -> Outcome:
+    with tracer.span(run.invocation) as span:
         outcome = await _guarded(run)
         span.ended(outcome)
         return outcome

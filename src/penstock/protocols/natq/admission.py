@@ -88,16 +88,18 @@ class Admission:
         again: list[tuple[Message, Input]] = []
         begun: list[tuple[Message, Input, asyncio.Future[Written]]] = []
         unsure: list[tuple[Message, Input]] = []
+        link = self._room.link
         for message in messages:
             given = self._read(message)
             if given is None:
                 continue
-            if message.delivered > 1 or self._rerun:
+            delivery = message.delivery
+            if delivery.delivered > 1 or self._rerun:
                 again.append((message, given))
                 continue
-            if not self._room.link.has_room:
-                await self._room.link.room()
-            begun.append((message, given, self._records.begin(given.run_id, message.stream_seq)))
+            if not link.has_room:
+                await link.room()
+            begun.append((message, given, self._records.begin(given.run_id, delivery.stream_seq)))
         for message, given, answer in begun:
             written = await answer
             if type(written) is Stored:

@@ -59,6 +59,7 @@ class Job:
 
     def __init__(self, source: JobSource, admitted: Admitted) -> None:
         message, given = admitted.message, admitted.given
+        delivery = message.delivery
         self._source = source
         self._message = message
         self._revision = admitted.revision
@@ -72,12 +73,12 @@ class Job:
             body=given.body,
             raw=message.payload,
             attempt=admitted.attempt,
-            delivery=message.delivered,
+            delivery=delivery.delivered,
             max_attempts=source.policy.max_attempts,
             iteration=0 if kept is None else kept.iteration,
             checkpoint=kept,
             queue=source.task_id,
-            enqueued_at=datetime.fromtimestamp(message.stored_at_ns / 1e9, UTC),
+            enqueued_at=datetime.fromtimestamp(delivery.stored_at_ns / 1e9, UTC),
             trace=_trace_of(message.headers),
             wire=given,
         )
@@ -232,4 +233,6 @@ class Job:
 
 
 def _trace_of(headers: bytes | None) -> str:
-    return "" if headers is None else parse_headers(headers).get("traceparent", "")
+    if headers is None or b"traceparent" not in headers:  # the rule, and cheap to see
+        return ""
+    return parse_headers(headers).get("traceparent", "")

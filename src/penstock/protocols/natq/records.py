@@ -27,7 +27,8 @@ from penstock.protocols.natq.wire import Output, decode_output, processing_recor
 __all__ = ["Records", "ack_and_drop", "lost_race"]
 
 _log = logging.getLogger("penstock.natq")
-_PATIENCE: Final = (0.05, 0.25, 1.0, 2.0)  # seconds between tries to write a final record
+_PATIENCE: Final = (0.05, 0.25, 1.0, 2.0, 0.0)  # seconds after each try of a final record
+_UNTRIED: Final = Refused(0, 0, "not tried yet")
 _MARKER_KEPT: Final = timedelta(minutes=5)
 _UNDROPPED_KEPT: Final = timedelta(days=1)  # a result whose worker died before it dropped it
 
@@ -127,8 +128,8 @@ class Records:
         ttl = self._ttl
         if to_be_dropped and self.bucket.allows_ttl:  # goes by itself if its worker dies first
             ttl = _UNDROPPED_KEPT if ttl is None else min(ttl, _UNDROPPED_KEPT)
-        written: Written = Refused(0, 0, "not tried yet")
-        for pause in (*_PATIENCE, 0.0):
+        written: Written = _UNTRIED
+        for pause in _PATIENCE:
             try:
                 at: int | Written | None = revision
                 if at is None:

@@ -8,11 +8,10 @@ ours resolve that; others see where it lies.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from penstock.core import codec, points
 from penstock.core.errors import PenstockError
@@ -34,8 +33,7 @@ class ResultMissing(PenstockError):
     remedy = "look who deletes from the object store bucket natq_large_results"
 
 
-@dataclass(frozen=True, slots=True)
-class FinalRecord:
+class FinalRecord(Struct, frozen=True):
     """The bytes to store; ``fits`` is False when they are an error about the result itself."""
 
     output: Output

@@ -6,12 +6,11 @@ ack or term. On a status of 500 and more nothing is written and the message come
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from penstock.core.errors import BadResult
 from penstock.core.outcome import (
@@ -55,23 +54,20 @@ FAULT_DELAY: Final = timedelta(seconds=5)  # a fault of the worker itself, not o
 # What a delivered message leads to ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Run it: the ``attempt``-th execution; ``revision`` of the record it replaces, if any."""
 
     attempt: int
     revision: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyDone:
+class AlreadyDone(Struct, frozen=True):
     """A final record stands: settle the message as that record says, and run nothing."""
 
     output: Output | None
 
 
-@dataclass(frozen=True, slots=True)
-class SomeoneElses:
+class SomeoneElses(Struct, frozen=True):
     """Another message of the same run id is alive: this one is a duplicate."""
 
 
@@ -111,8 +107,7 @@ def on_delivery(
 # What an outcome leads to ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """Write ``output``, then ack (success) or term with the reason. ``dead``: keep a copy."""
 
     output: Output
@@ -120,15 +115,13 @@ class Finish:
     dead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """Write nothing; the message comes back after ``delay``."""
 
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Postpone:
+class Postpone(Struct, frozen=True):
     """Keep the checkpoint, take the attempt back, and let the message come back later."""
 
     delay: timedelta
@@ -136,13 +129,11 @@ class Postpone:
     iterates: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(Struct, frozen=True):
     """Take the attempt back; the message is anybody's at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(Struct, frozen=True):
     """Touch nothing: another may have written."""
 
     reason: str
