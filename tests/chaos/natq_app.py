@@ -68,6 +68,15 @@ async def deadly(ctx: Context) -> None:
     os.kill(os.getpid(), 9)
 
 
+@app.task(retries=0)
+async def mended(ctx: Context, gate: str) -> str:
+    """Dies until somebody mends what it needs: the file ``gate``."""
+    begin(ctx)
+    if not Path(gate).exists():  # noqa: ASYNC240 - one small file
+        raise RuntimeError("not mended yet")
+    return "well"
+
+
 @app.task
 async def paged(ctx: Context, pages: int = 3) -> list[int]:
     """Goes on from its checkpoint, one page for each iteration."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
+from nats.js.errors import KeyNotFoundError
 
 from tests.chaos.harness import Program, eventually
 from tests.chaos.invariants import (
@@ -102,18 +103,22 @@ class NatqStage:
     def journal(self) -> Path:
         return self.folder / "journal"
 
-    def worker(
-        self, env: Mapping[str, str] = {}, *, url: str = "", more: Sequence[str] = ()
-    ) -> Program:
+    def worker(self, env: Mapping[str, str] | None = None, *, url: str = "") -> Program:
         """``penstock worker`` with the application that is killed; not started yet."""
-        command = [sys.executable, "-m", "penstock", "worker", "tests.chaos.natq_app:app", "--natq"]
+        return self.penstock("worker", "tests.chaos.natq_app:app", "--natq", env=env, url=url)
+
+    def penstock(
+        self, *arguments: str, env: Mapping[str, str] | None = None, url: str = ""
+    ) -> Program:
+        """The command line on this server; not started yet."""
         settings = {
             "CHAOS_JOURNAL": str(self.journal),
             "PENSTOCK_NATS_URL": url or self.server.url,
             "PENSTOCK_NATQ__LARGE_RESULTS": "yes",
             "PENSTOCK_LOG__LEVEL": "warning",
+            **(env or {}),
         }
-        return Program([*command, *more], env={**settings, **env}, cwd=_ROOT)
+        return Program([sys.executable, "-m", "penstock", *arguments], env=settings, cwd=_ROOT)
 
     async def ready(self, worker: Program) -> None:
         """Wait until ``worker`` says that it serves."""
@@ -156,10 +161,21 @@ class NatqStage:
                 value = json.loads((await store.get(id)).data or b"null")
                 ledger.note("fetched", id, source="objects", detail=str(len(value)))
 
-    async def statuses(self, key: str) -> list[int]:
-        """Every status that the record of ``key`` ever had, oldest first."""
+    async def status(self, key: str) -> int | None:
+        """What the record of ``key`` says now; ``None`` if there is none."""
         bucket = await self.js.key_value("natq_results")
-        return [json.loads(entry.value or b"{}")["status"] for entry in await bucket.history(key)]
+        try:
+            return int(json.loads((await bucket.get(key)).value or b"")["status"])
+        except KeyNotFoundError:
+            return None
+
+    async def statuses(self, key: str) -> list[int | None]:
+        """Every status that the record of ``key`` ever had, oldest first; ``None``: deleted."""
+        bucket = await self.js.key_value("natq_results")
+        entries = await bucket.history(key)
+        return [
+            None if one.operation else json.loads(one.value or b"")["status"] for one in entries
+        ]
 
     async def _dead_letters(self) -> list[str]:
         state = (await self.js.stream_info("natq_dead")).state

@@ -140,16 +140,19 @@ class NatqAdmin:
 
     async def _each_dead(self, name: str, work_ids: Sequence[str], action: Any) -> Done:
         wanted = set(work_ids)
+        refused: set[str] = set()
         changed = 0
         async for letter in dead_letters(self._room, name):
             if wanted and letter.run_id not in wanted:
                 continue
-            await action(self._room, letter)
+            if await action(self._room, letter):
+                changed += 1
+            else:
+                refused.add(letter.run_id)
             wanted.discard(letter.run_id)
-            changed += 1
             if work_ids and not wanted:
                 break
-        return Done(changed, tuple(sorted(wanted)))
+        return Done(changed, tuple(sorted(wanted | refused)))
 
 
 def state_of(output: Output) -> str:

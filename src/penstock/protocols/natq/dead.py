@@ -19,7 +19,7 @@ from penstock.broker.puller import Message
 from penstock.broker.streams import ApiError, StoredMessage
 from penstock.core import points
 from penstock.core.errors import PenstockError
-from penstock.protocols.natq.wire import Output, header_text
+from penstock.protocols.natq.wire import Output, decode_output, header_text, result_key
 
 if TYPE_CHECKING:
     from penstock.protocols.natq.room import Room
@@ -101,13 +101,28 @@ async def dead_letters(
         seq = stored.seq + 1
 
 
-async def replay(room: Room, letter: DeadLetter) -> None:
+async def replay(room: Room, letter: DeadLetter) -> bool:
     """Give ``letter`` another life: its record goes, its job is published, then its copy goes.
 
     A crash in between leaves the copy, and replaying again does no harm: the job's message
-    id is made from the copy, so the stream keeps one.
+    id is made from the copy, so the stream keeps one, and only the record that the copy's own
+    death left is removed. What ended since then stands, and the copy goes. ``False``, with
+    nothing changed, while the run is alive. Raises `NotReplayed`.
     """
-    await room.results.purge(f"{letter.task_id}.{letter.run_id}")
+    key = result_key(letter.task_id, letter.run_id)
+    entry = await room.results.get(key, leader=True)
+    if entry is not None and not entry.deleted:
+        record = decode_output(entry.value)
+        if not record.is_final:
+            return False
+        if record.status != letter.status:  # it was replayed before, and has ended
+            await drop(room, letter)
+            return True
+        gone = await room.results.purge(key, entry.revision)
+        if not isinstance(gone, Stored):
+            raise NotReplayed(f"the record of {letter.task_id} {letter.run_id} stayed: {gone}")
+    if points.armed:
+        points.reach("natq.replay_erased")
     answer = await room.publisher.publish(
         (room.options.async_prefix + letter.task_id).encode(),
         letter.payload,
@@ -115,12 +130,15 @@ async def replay(room: Room, letter: DeadLetter) -> None:
     )
     if not isinstance(answer, Stored):
         raise NotReplayed(f"{letter.task_id} {letter.run_id} was not published: {answer}")
+    if points.armed:
+        points.reach("natq.replay_published")
     await drop(room, letter)
+    return True
 
 
-async def drop(room: Room, letter: DeadLetter) -> None:
+async def drop(room: Room, letter: DeadLetter) -> bool:
     """Forget ``letter``."""
-    await room.jetstream.delete_message(room.options.dead_stream, letter.seq)
+    return await room.jetstream.delete_message(room.options.dead_stream, letter.seq)
 
 
 def _letter(stored: StoredMessage, room: Room) -> DeadLetter:
