@@ -75,17 +75,20 @@ class ScriptedWire:
         self,
         task: str = "",
         *,
-        term_s: float = 0.4,
+        term_s: float = 60.0,
+        beat_s: float | None = None,
         proof: Proof = Proof.CONFIRMED,
         max_attempts: int = 5,
     ) -> None:
         self.can = ALL
         self.task = task
         self.term = timedelta(seconds=term_s)
+        self.beat = None if beat_s is None else timedelta(seconds=beat_s)
         self.proof = proof
         self.max_attempts = max_attempts
         self.works: dict[str, Work] = {}
         self.calls: dict[str, int] = defaultdict(int)
+        self.came_back: dict[str, int] = defaultdict(int)  # calls that were not cancelled
         self.asked: list[int] = []
         self.changed = asyncio.Condition()
         self._script: dict[str, deque[Any]] = defaultdict(deque)
@@ -99,7 +102,9 @@ class ScriptedWire:
     async def called(self, call: str) -> Any:
         """Count the call; the scripted answer, or ``None`` to go on as usual."""
         self.calls[call] += 1
+        await asyncio.sleep(0)  # as any network would, and where a cancellation would strike
         await self.tell()
+        self.came_back[call] += 1
         if not self._script[call]:
             return None
         answer = self._script[call].popleft()
@@ -139,14 +144,24 @@ class ScriptedWire:
         async with self.changed:
             self.changed.notify_all()
 
-    async def until(self, true: Any, within_s: float = 10.0) -> None:
+    async def until(self, true: Any, within_s: float = 30.0) -> None:
         """Wait until ``true()`` holds, looked at after every change."""
         async with asyncio.timeout(within_s), self.changed:
             await self.changed.wait_for(true)
 
     async def settled(self, *work_ids: str) -> None:
+        """Wait until each was settled at least once."""
         ids = work_ids or tuple(self.works)
         await self.until(lambda: all(self.works[i].settled_as for i in ids))
+
+    async def over(self, *work_ids: str) -> None:
+        """Wait until each is settled for good."""
+        ids = work_ids or tuple(self.works)
+        await self.until(lambda: all(self.works[i].state for i in ids))
+
+    def outcomes(self, work_id: str) -> list[str]:
+        """The names of the outcomes it was settled with."""
+        return [type(outcome).__name__ for outcome in self.works[work_id].settled_as]
 
     def ready(self, task: str) -> Work | None:
         now = time.monotonic()
@@ -215,7 +230,9 @@ class ScriptedDelivery:
         self.wire = wire
         self.work = work
         self.fence = work.fence
-        self.lease: Lease | None = Lease("ann", work.fence, wire.term, proof=wire.proof)
+        self.lease: Lease | None = Lease(
+            "ann", work.fence, wire.term, proof=wire.proof, renew_every=wire.beat
+        )
         kept = work.checkpoint
         self.invocation = Invocation(
             protocol="natq",

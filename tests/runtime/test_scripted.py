@@ -11,4 +11,4 @@ from tests.runtime.scripted import ScriptedWire
 class TestScriptedDelivery(DeliveryContract):
     @pytest.fixture
     async def wire(self) -> ScriptedWire:
-        return ScriptedWire()
+        return ScriptedWire(term_s=1.0)

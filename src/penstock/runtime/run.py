@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -188,11 +189,13 @@ async def _guarded(run: Run) -> Outcome:
     try:
         outcome = await _said(run)
     except asyncio.CancelledError as error:
-        return _after_cancel(run, error)
+        return await _after_cancel(run, error)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
         outcome = outcome_of_error(error)
+    if run.task is not None and run.task.cancelling():
+        await _forget_cancel(run.task)
     return _judged(run, outcome)
 
 
@@ -219,8 +222,10 @@ def _encoded(plan: Plan, value: Any) -> Any:
         raise BadResult(f"the result is not JSON: {error}") from error
 
 
-def _after_cancel(run: Run, error: asyncio.CancelledError) -> Outcome:
-    asked = _forget_cancel(run)
+async def _after_cancel(run: Run, error: asyncio.CancelledError) -> Outcome:
+    asked = run.task is not None and run.task.cancelling()
+    if run.task is not None and asked:
+        await _forget_cancel(run.task)
     if run.verdict is not None:
         return run.verdict
     if asked:
@@ -228,20 +233,21 @@ def _after_cancel(run: Run, error: asyncio.CancelledError) -> Outcome:
     return outcome_of_error(error)  # the handler awaited something that was cancelled
 
 
-def _forget_cancel(run: Run) -> bool:
-    """Take back requests to cancel, so that settling may use timeouts of its own."""
-    if run.task is None or not run.task.cancelling():
-        return False
-    while run.task.uncancel():
+async def _forget_cancel(task: asyncio.Task[None]) -> None:
+    """Take back requests to cancel, so that settling is not struck by one meant for the handler.
+
+    One that was made while the handler itself ran is still to come: it is met here.
+    """
+    while task.uncancel():
         continue
-    return True
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
 
 
 def _judged(run: Run, outcome: Outcome) -> Outcome:
     """What counts when a run ended by itself, saying ``outcome``, told to stop or not."""
     if run.verdict is None:
         return outcome
-    _forget_cancel(run)
     if isinstance(run.verdict, (Lost, Cancelled)):
         return run.verdict
     return outcome if isinstance(outcome, (Done, Snoozed, Continued)) else run.verdict
