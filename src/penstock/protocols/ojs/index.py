@@ -9,7 +9,7 @@ costs more when more jobs are stored, but for a logarithm.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from sys import intern
@@ -43,7 +43,9 @@ class Index:
         self._unique: dict[str, tuple[str, ...]] = {}
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._limited: defaultdict[str, set[str]] = defaultdict(set)
+        self._in_line: dict[str, int] = {}
         self._waiting: defaultdict[str, set[str]] = defaultdict(set)  # by transaction
+        self._carrying: defaultdict[str, set[str]] = defaultdict(set)
         self._committed: set[str] = set()
         self._crons: dict[str, tuple[int, str]] = {}
         self.tally = Tally()
@@ -71,7 +73,7 @@ class Index:
             self._take_out(known)
         entry = entry_of(record, revision, visible=self._is_visible(record))
         self._entries[job_id] = entry
-        if record.txn and not entry.visible:
+        if not entry.visible:
             self._waiting[record.txn].add(job_id)
         self._put_in(entry)
         return True
@@ -109,9 +111,17 @@ class Index:
         """The commit record is gone (aborted and cleaned up, or old)."""
         self._committed.discard(txn)
 
+    def of_txn(self, txn: str) -> list[str]:
+        """Visible jobs whose records still name the transaction they came with."""
+        return sorted(self._carrying.get(txn, ()))
+
+    def clear(self) -> None:
+        """Forget everything: the bucket has been wiped."""
+        self.__init__()  # type: ignore[misc]
+
     def staged(self) -> Iterator[Entry]:
         """Jobs that are not visible yet, for the reconciler."""
-        return (e for e in self._entries.values() if not e.visible)
+        return (self._entries[i] for i in sorted(i for ids in self._waiting.values() for i in ids))
 
     # Asking ---------------------------------------------------------------------------
 
@@ -209,11 +219,57 @@ class Index:
         shelves = [s for (q, st), s in self._listed.items() if st == state and queue in (None, q)]
         return self._page(shelves, cursor, limit)
 
+    def listed_many(
+        self,
+        states: Iterable[str],
+        queue: str | None = None,
+        *,
+        cursor: str = "",
+        limit: int = 50,
+        skip: int = 0,
+        wanted: Callable[[Entry], bool] | None = None,
+    ) -> tuple[list[Entry], str]:
+        """As `listed`, for several states at once."""
+        chosen = set(states)
+        shelves = [s for (q, st), s in self._listed.items() if st in chosen and queue in (None, q)]
+        return self._page(shelves, cursor, limit, wanted, skip)
+
+    def count_of(
+        self,
+        states: Iterable[str],
+        queue: str | None = None,
+        wanted: Callable[[Entry], bool] | None = None,
+    ) -> int:
+        """How many jobs are in these states; exact, and at once unless they must be looked at."""
+        chosen = set(states)
+        shelves = [s for (q, st), s in self._listed.items() if st in chosen and queue in (None, q)]
+        if wanted is None:
+            return sum(len(shelf) for shelf in shelves)
+        return sum(wanted(self._entries[job_id]) for shelf in shelves for _, job_id in shelf)
+
+    def waiting_under(self, limit_key: str) -> int:
+        """How many available jobs stand in line for a limit."""
+        return self._in_line.get(limit_key, 0)
+
+    def oldest(self, queue: str, state: str, limit: int) -> list[str]:
+        """Jobs that have been in a state for longest."""
+        shelf = self._listed.get((queue, state))
+        return [] if shelf is None else [key[1] for key in islice(shelf, limit)]
+
     def dead_letters(
-        self, *, cursor: str = "", limit: int = 50, wanted: Callable[[Entry], bool] | None = None
+        self,
+        *,
+        cursor: str = "",
+        limit: int = 50,
+        skip: int = 0,
+        wanted: Callable[[Entry], bool] | None = None,
     ) -> tuple[list[Entry], str]:
         """Dead letters, newest first."""
-        return self._page([self._dead], cursor, limit, wanted)
+        return self._page([self._dead], cursor, limit, wanted, skip)
+
+    def all_dead(self) -> Iterator[Entry]:
+        """Every dead letter, newest first; change nothing meanwhile."""
+        return (self._entries[job_id] for _, job_id in self._dead.before())
 
     @property
     def dead_letter_count(self) -> int:
@@ -225,12 +281,13 @@ class Index:
         cursor: str,
         limit: int,
         wanted: Callable[[Entry], bool] | None = None,
+        skip: int = 0,
     ) -> tuple[list[Entry], str]:
         start = _place(cursor)
         keys = merge(*(shelf.before(start) for shelf in shelves), reverse=True)
         entries = (self._entries[job_id] for _, job_id in keys)
         chosen = entries if wanted is None else filter(wanted, entries)
-        found = list(islice(chosen, limit + 1))
+        found = list(islice(chosen, skip, skip + limit + 1))
         if len(found) <= limit:
             return found, ""
         found.pop()
@@ -270,11 +327,13 @@ class Index:
             self._dead.add((entry.stamp_ms, entry.id))
         if entry.worker:
             self._held[intern(entry.worker)].add(entry.id)
-        if entry.state == "active" and entry.limit_key:
-            self._limited[entry.limit_key].add(entry.id)
+        if entry.limit_key:
+            self._count_limited(entry, 1)
         if entry.unique_key:
             kept = self._unique.get(entry.unique_key, ())
             self._unique[entry.unique_key] = (*kept, entry.id)
+        if entry.txn:
+            self._carrying[entry.txn].add(entry.id)
         if entry.workflow:
             self.tally.add(entry)
         if entry.cron:
@@ -304,16 +363,29 @@ class Index:
             self._dead.remove((entry.stamp_ms, entry.id))
         if entry.worker:
             _discard(self._held, entry.worker, entry.id)
-        if entry.state == "active" and entry.limit_key:
-            _discard(self._limited, entry.limit_key, entry.id)
+        if entry.limit_key:
+            self._count_limited(entry, -1)
         if entry.unique_key:
             kept = tuple(i for i in self._unique[entry.unique_key] if i != entry.id)
             if kept:
                 self._unique[entry.unique_key] = kept
             else:
                 del self._unique[entry.unique_key]
+        if entry.txn:
+            _discard(self._carrying, entry.txn, entry.id)
         if entry.workflow:
             self.tally.remove(entry)
+
+    def _count_limited(self, entry: Entry, step: int) -> None:
+        key = entry.limit_key
+        if entry.state == "available":
+            self._in_line[key] = self._in_line.get(key, 0) + step
+            if not self._in_line[key]:
+                del self._in_line[key]
+        elif entry.state == "active" and step > 0:
+            self._limited[key].add(entry.id)
+        elif entry.state == "active":
+            _discard(self._limited, key, entry.id)
 
 
 def _discard(sets: dict[str, set[str]], key: str, job_id: str) -> None:

@@ -31,6 +31,8 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
 
     ``default_timeout`` of zero: no limit. ``max_deaths``: so many attempts in a row that end
     without an answer (worker died, lease lapsed) park a job, whatever attempts remain.
+    ``replicas`` of all streams and buckets that are made here; existing ones stay as they are.
+    ``events``: keep a stream of what happened to jobs, for polling, SSE and webhooks.
     """
 
     visibility_timeout: timedelta = timedelta(seconds=1800)
@@ -45,6 +47,10 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
     keep_results: timedelta = timedelta(days=7)
     max_retry_after: timedelta = timedelta(days=7)
     max_deaths: int = 10
+    replicas: int = 1
+    events: bool = True
+    keep_events: timedelta = timedelta(days=7)
+    max_events: int = 1_000_000
     require_tenant: bool = False
     conformance: bool = False
     limits: Limits = Limits()

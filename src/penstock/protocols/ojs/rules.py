@@ -16,13 +16,13 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from penstock.protocols.ojs.envelope import too_large
-from penstock.protocols.ojs.failing import failed
+from penstock.protocols.ojs.failing import discarded, failed
 from penstock.protocols.ojs.instants import in_ms, instant_text, order_of
 from penstock.protocols.ojs.notes import with_checkpoint
 from penstock.protocols.ojs.options import OjsOptions
 from penstock.protocols.ojs.record import Deadlines, Held, Record
 from penstock.protocols.ojs.refusal import Refusal, wrong_state
-from penstock.protocols.ojs.requests import AckRequest, Holding, NackRequest
+from penstock.protocols.ojs.requests import AckRequest, ErrorGiven, Holding, NackRequest
 from penstock.protocols.ojs.steps import rewritten, stepped, write_id
 
 __all__ = [
@@ -30,12 +30,15 @@ __all__ = [
     "activate",
     "cancel",
     "claim",
+    "drop",
     "give_back",
     "heartbeat",
     "nack",
+    "not_held",
     "redrive",
     "removable",
     "reprioritise",
+    "set_aside",
 ]
 
 Changed = Record | Refusal
@@ -105,9 +108,9 @@ def heartbeat(
 ) -> Changed:
     """Keep the job for another term. A beat that would gain next to nothing writes nothing:
     what was granted before has a little to spare, so the promise of a full term holds."""
-    if (refusal := _not_held(record, "extend", holding)) is not None:
+    if (refusal := not_held(record, "extend", holding)) is not None:
         return refusal
-    assert record.held is not None  # _not_held has seen to it
+    assert record.held is not None  # not_held has seen to it
     term_ms = record.held.term_ms if term is None else round(term / timedelta(milliseconds=1))
     wanted = in_ms(now) + term_ms
     if record.held.until_ms >= wanted:
@@ -123,7 +126,7 @@ def acknowledge(
     """The handler succeeded."""
     if _repeated(record, asked.holding):
         return record
-    if (refusal := _not_held(record, "ack", asked.holding)) is not None:
+    if (refusal := not_held(record, "ack", asked.holding)) is not None:
         return refusal
     size = len(bytes(asked.result)) if asked.result is not None else 0
     if size > options.limits.max_result_bytes:
@@ -159,7 +162,7 @@ def nack(
     """The handler did not succeed: given back with ``requeue``, else failed."""
     if _repeated(record, asked.holding):
         return record
-    if (refusal := _not_held(record, "nack", asked.holding)) is not None:
+    if (refusal := not_held(record, "nack", asked.holding)) is not None:
         return refusal
     kept = _saved(record, asked, now, options)
     if isinstance(kept, Refusal):
@@ -301,6 +304,35 @@ def redrive(
     )
 
 
+def set_aside(
+    record: Record,
+    until: datetime,
+    now: datetime,
+    dice: Random,
+    options: OjsOptions,
+    *,
+    drops: bool,
+) -> Changed:
+    """A job whose limit is used up and that does not want to stand in line: scheduled for
+    ``until``, or dropped."""
+    if record.state != "available":
+        return wrong_state("set aside", record.id, record.state, "available")
+    if drops:
+        error = ErrorGiven(code="rate_limited", message="Dropped: its rate limit is used up")
+        return discarded(record, now, dice, options, error=error)
+    changed = {"state": "scheduled", "scheduled_at": instant_text(until)}
+    at = replace(record.at, run_ms=in_ms(until))
+    return stepped(record, "rescheduled", now, dice, job=changed, at=at)
+
+
+def drop(record: Record, now: datetime, dice: Random, options: OjsOptions) -> Changed:
+    """Discard a waiting job to make room for newer ones."""
+    if record.state != "available":
+        return wrong_state("drop", record.id, record.state, "available")
+    error = ErrorGiven(code="queue_full", message="Dropped to make room for newer jobs")
+    return discarded(record, now, dice, options, error=error, kind="dropped")
+
+
 def removable(record: Record) -> Refusal | None:
     """Why a job may not be deleted; ``None`` if it may."""
     if record.is_terminal:
@@ -311,7 +343,7 @@ def removable(record: Record) -> Refusal | None:
 # Helpers ------------------------------------------------------------------------------
 
 
-def _not_held(record: Record, operation: str, holding: Holding) -> Refusal | None:
+def not_held(record: Record, operation: str, holding: Holding) -> Refusal | None:
     """Why the caller may not write: the job is not active, or somebody else's."""
     held = record.held
     if record.state != "active" or held is None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.protocols.ojs.instants import in_ms
 from penstock.protocols.ojs.record import MAX_TAIL, Record, Step
 
-__all__ = ["due_ms", "rewritten", "stepped", "write_id"]
+__all__ = ["due_ms", "published", "rewritten", "stepped", "write_id"]
 
 
 def stepped(
@@ -52,6 +52,17 @@ def stepped(
 def rewritten(record: Record, dice: Random, **changes: Any) -> Record:
     """The record with something noted that is no transition (a heartbeat, a checkpoint)."""
     return _armed(replace(record, write_id=write_id(dice), **changes))
+
+
+def published(
+    record: Record, dice: Random, *, replaces: str = "", scheduled_at: str = "", run_ms: int = 0
+) -> Record:
+    """A staged record made visible, with what it takes over from the job it replaces."""
+    changes: dict[str, Any] = {"staged": False, "txn": "", "unique_replaces": replaces}
+    if run_ms:
+        job = replace(record.job, state="scheduled", scheduled_at=scheduled_at)
+        changes |= {"job": job, "at": replace(record.at, run_ms=run_ms)}
+    return rewritten(record, dice, **changes)
 
 
 def write_id(dice: Random) -> str:

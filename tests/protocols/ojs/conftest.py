@@ -1,0 +1,51 @@
+"""Engines on a server of the test's own: state under fixed names must not meet other tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from penstock.broker.embedded import EmbeddedNats
+from penstock.broker.link import Link
+from penstock.broker.options import NatsOptions
+from penstock.protocols.ojs.engine import Engine
+from penstock.protocols.ojs.options import OjsOptions
+
+OpenEngine = Callable[..., Awaitable[Engine]]
+
+
+@pytest.fixture
+async def open_engine(fresh_nats: EmbeddedNats) -> AsyncIterator[OpenEngine]:
+    """``await open_engine(**OjsOptions)``: one more instance, with a link of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(*, services: bool = True, **options: Any) -> Engine:
+            link = await Link.open(NatsOptions.from_url(fresh_nats.url))
+            stack.push_async_callback(link.close, drain=False)
+            engine = await Engine.open(link, OjsOptions(**options), services=services)
+            stack.push_async_callback(engine.close)
+            return engine
+
+        yield open_one
+
+
+@pytest.fixture
+async def engine(open_engine: OpenEngine) -> Engine:
+    return await open_engine()
+
+
+async def until(true: Callable[[], Any], within_s: float = 20.0) -> None:
+    """Wait for something that is about to be so; look often, give up late."""
+    end = asyncio.get_running_loop().time() + within_s
+    while True:
+        result = true()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return
+        assert asyncio.get_running_loop().time() < end, "it did not come to pass in time"
+        await asyncio.sleep(0.01)
