@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import BadInput, PenstockError, TaskFailed, Waited
     from penstock.core.outcome import Continue, Done, Reject, Retry, Snooze
     from penstock.core.policy import Backoff, BackoffKind, RetryPolicy
+    from penstock.protocols.natq.client import Job
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ _HOMES = {
     "core.errors": ("BadInput", "PenstockError", "TaskFailed", "Waited"),
     "core.outcome": ("Continue", "Done", "Reject", "Retry", "Snooze"),
     "core.policy": ("Backoff", "BackoffKind", "RetryPolicy"),
+    "protocols.natq.client": ("Job",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -36,6 +38,7 @@ __all__ = [
     "Context",
     "Continue",
     "Done",
+    "Job",
     "LeaseLost",
     "PenstockError",
     "Reject",

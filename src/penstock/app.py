@@ -6,7 +6,7 @@ loads no runtime. Without an address a NATS server of our own is started and goe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,12 +20,13 @@ from penstock.core.task import InputShape, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.broker.bulk import BulkReport
     from penstock.broker.link import Link
     from penstock.core.admin import Admin, WorkView
     from penstock.core.events import EventSink
     from penstock.core.invocation import ProtocolName
     from penstock.core.policy import Backoff, RetryPolicy
-    from penstock.protocols.natq.client import NatqClient, Run
+    from penstock.protocols.natq.client import Job, NatqClient, Run
     from penstock.protocols.natq.wire import Output, TaskDefinition
     from penstock.runtime.worker import Worker
     from penstock.settings import Settings
@@ -158,6 +159,17 @@ class Client:
         name, payload = self._input(task, body, arguments)
         return await self.natq.enqueue(name, payload, run_id=run_id, drop_result=drop_result)
 
+    async def enqueue_many(
+        self, jobs: Iterable[Job] | AsyncIterable[Job], *, window: int = 1024
+    ) -> BulkReport:
+        """Put any number of jobs in the queue, in bounded memory; each is a `penstock.Job`.
+
+        At most ``window`` are unconfirmed at a time. The report counts what was stored and
+        what was there before, and names each job that is not certainly in the queue. One
+        whose input does not fit is counted as refused and does not stop the others.
+        """
+        return await self.natq.enqueue_many(jobs, window=window, prepare=self._prepared)
+
     async def result(self, task: str, run_id: str, timeout: float | None = None) -> Any:
         """What a run returned, waiting for it. Raises `TaskFailed` or `Waited`."""
         return await self.natq.result(task, run_id, timeout)
@@ -190,9 +202,20 @@ class Client:
         if known is None:
             return str(task), arguments or body
         if body is not MISSING:
-            known.binding.bind(body)
+            from penstock.protocols.natq.wire import without_reserved
+
+            known.binding.bind(without_reserved(body))
             return known.name_on("natq"), body
         return known.name_on("natq"), known.binding.body_of((), arguments)
+
+    def _prepared(self, job: Job) -> Job:
+        known = self._known(job.task)
+        if known is None:
+            return job
+        from penstock.protocols.natq.wire import without_reserved
+
+        known.binding.bind(without_reserved(job.body))
+        return job._replace(task=known.name_on("natq"))
 
     def _known(self, task: str | Callable[..., Any]) -> Task | None:
         if isinstance(task, str):
@@ -331,6 +354,7 @@ def _worker_options(settings: Settings) -> Any:
     chosen = settings.worker
     return WorkerOptions(
         concurrency=chosen.concurrency,
+        requests=settings.natq.max_requests,
         grace=chosen.grace,
         max_jobs=chosen.max_jobs,
         max_rss_mb=chosen.max_rss_mb,

@@ -101,6 +101,8 @@ class Bucket:
         self.stream = f"KV_{name}"
         self.allows_ttl = bool(config.allow_msg_ttl)
         self.max_age = config.max_age or None
+        limit = config.max_msg_size
+        self.max_value_bytes = limit if limit is not None and limit > 0 else None
         self.prefix = f"$KV.{name}."
         self._prefix = self.prefix.encode()
         self._js = JetStream(link)
@@ -254,9 +256,15 @@ class Bucket:
             return outcome
         return await self.update(key, value, current.revision if current else 0, ttl=ttl)
 
-    async def delete(self, key: str, revision: int | None = None) -> Outcome:
-        """Leave a delete marker, if ``revision`` is given only over that one."""
-        return await self._mark(key, _DEL + _expecting(revision))
+    async def delete(
+        self, key: str, revision: int | None = None, *, marker_ttl: timedelta | None = None
+    ) -> Outcome:
+        """Leave a delete marker, if ``revision`` is given only over that one.
+
+        The marker itself vanishes after ``marker_ttl``.
+        """
+        ttl = b"" if marker_ttl is None else self._living(marker_ttl)
+        return await self._mark(key, _DEL + _expecting(revision) + ttl)
 
     async def purge(
         self, key: str, revision: int | None = None, *, marker_ttl: timedelta | None = None

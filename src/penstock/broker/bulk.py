@@ -24,12 +24,16 @@ TOO_LARGE = 413
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message to write. ``headers`` are raw lines as of `header_lines`."""
+    """One message to write. ``headers`` are raw lines as of `header_lines`.
+
+    With a ``refusal`` it is not sent, only counted: its maker could not make it.
+    """
 
     subject: bytes
     payload: bytes
     msg_id: str | None = None
     headers: bytes | None = None
+    refusal: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class _Bulk:
         return result
 
     def _write(self, message: Outgoing) -> asyncio.Future[Written]:
+        if message.refusal is not None:
+            return _settled(message.refusal)
         headers = message.headers
         if message.msg_id is not None:
             headers = write_headers(headers, message.msg_id)

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -94,12 +94,16 @@ class ObjectStore:
         create: bool = False,
         storage: Literal["file", "memory"] = "file",
         replicas: int = 1,
+        ttl: timedelta | None = None,
     ) -> ObjectStore:
-        """The store of that name; with ``create`` it is made when there is none."""
+        """The store of that name; with ``create`` it is made when there is none.
+
+        ``ttl`` is the age at which its objects vanish; a store that exists keeps its own.
+        """
         check_name(name, "object store")
         store = cls(link, name)
         if create:
-            await store._js.ensure_stream(_stream_config(name, storage, replicas))
+            await store._js.ensure_stream(_stream_config(name, storage, replicas, ttl))
             return store
         try:
             await store._js.stream_info(store.stream)
@@ -255,12 +259,15 @@ class _Write:
         raise ObjectNotStored(f"the object was not stored: {why}")
 
 
-def _stream_config(name: str, storage: Literal["file", "memory"], replicas: int) -> StreamConfig:
+def _stream_config(
+    name: str, storage: Literal["file", "memory"], replicas: int, ttl: timedelta | None
+) -> StreamConfig:
     return StreamConfig(
         name=f"OBJ_{name}",
         subjects=[f"$O.{name}.C.>", f"$O.{name}.M.>"],
         storage=storage,
         num_replicas=replicas,
+        max_age=ttl,
         discard="new",
         allow_rollup_hdrs=True,
         allow_direct=True,

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.link import Link
+from penstock.broker.options import NatsOptions
+from penstock.core.events import Silent
+from penstock.core.ids import uuid7
 from penstock.core.registry import Registry
 from penstock.core.task import Task
 from penstock.protocols.natq.client import NatqClient
 from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.room import Room
-from penstock.protocols.natq.worker import JobSource
+from penstock.protocols.natq.worker import JobSource, NatqWorker, open_worker
+from penstock.runtime.options import WorkerOptions
+from penstock.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from penstock.broker.link import Link
+    from penstock.broker.embedded import EmbeddedNats
 
 
 @pytest.fixture
@@ -69,6 +75,55 @@ async def make_source(
     yield make
     for source in made:
         await source.stop()
+
+
+class Serving:
+    """A worker in this process, on a link of its own, as an application would run it."""
+
+    def __init__(self, link: Link, served: NatqWorker, worker: Worker) -> None:
+        self.link = link
+        self.room = served.room
+        self.worker = worker
+
+    @classmethod
+    async def start(
+        cls, url: str, tasks: Sequence[Task], options: NatqOptions, **how: Any
+    ) -> Serving:
+        link = await Link.open(NatsOptions.from_url(url))
+        served = await open_worker(link, tasks, options, uuid7())
+        worker = Worker(
+            {task.name: task for task in tasks},
+            served.sources,
+            served.doors,
+            options=WorkerOptions(**{"idle_wait": timedelta(seconds=0.5), **how}),
+            sink=Silent(),
+        )
+        await worker.start()
+        await link.flush()  # so that the server knows of every subscription
+        return cls(link, served, worker)
+
+    async def stop(self, grace: timedelta = timedelta(seconds=10)) -> None:
+        await self.worker.stop(grace)
+        await self.room.settle_errands()
+        await self.link.close(drain=False)
+
+
+Serve = Callable[..., Awaitable[Serving]]
+
+
+@pytest.fixture
+async def serve(nats_server: EmbeddedNats, options: NatqOptions) -> AsyncIterator[Serve]:
+    """Start workers for some tasks; whatever still runs is stopped after the test."""
+    running: list[Serving] = []
+
+    async def start(*tasks: Task, options: NatqOptions = options, **how: Any) -> Serving:
+        url = how.pop("url", nats_server.url)
+        running.append(await Serving.start(url, tasks, options, **how))
+        return running[-1]
+
+    yield start
+    for serving in running:
+        await serving.stop(timedelta(0))
 
 
 SECOND = timedelta(seconds=1)

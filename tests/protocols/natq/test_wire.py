@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from penstock.core.codec import JsonError
-from penstock.core.errors import ConfigError
+from penstock.core.errors import BadInput, ConfigError
 from penstock.core.ids import uuid7_instant
 from penstock.core.invocation import MISSING
 from penstock.protocols.natq import wire
@@ -87,7 +87,7 @@ def test_a_submission_is_read_back_as_it_was_meant(run_id: str, body: dict[str, 
 
 
 def test_a_list_cannot_be_submitted_because_it_has_no_place_for_a_run_id() -> None:
-    with pytest.raises(ConfigError, match="needs an object"):
+    with pytest.raises(BadInput, match="needs an object"):
         wire.submission([1, 2], run_id="r")
 
 

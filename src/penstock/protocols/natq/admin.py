@@ -7,6 +7,7 @@ A *queue* is an async task with its consumer. A record is found by its state: ``
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -18,13 +19,14 @@ from penstock.core.admin import Done, Page, QueueView, WorkView
 from penstock.core.errors import UnknownName
 from penstock.core.invocation import ProtocolName
 from penstock.protocols.natq.dead import DeadLetter, dead_letters, drop, replay
+from penstock.protocols.natq.definitions import Definitions
+from penstock.protocols.natq.results import forget_large
 from penstock.protocols.natq.room import Room
 from penstock.protocols.natq.wire import (
     Output,
     StatusCode,
     TaskType,
     consumer_name,
-    decode_definition,
     decode_output,
     result_key,
 )
@@ -77,9 +79,7 @@ class NatqAdmin:
         when no ids are given)."""
         match action:
             case "rm":
-                for work_id in work_ids:
-                    await self._room.results.purge(result_key(name, work_id))
-                return Done(len(work_ids))
+                return await self._remove(name, work_ids)
             case "replay":
                 return await self._each_dead(name, work_ids, replay)
             case "drop":
@@ -95,11 +95,23 @@ class NatqAdmin:
             async for entry in watch:
                 yield _view(entry)
 
+    async def _remove(self, name: str, work_ids: Sequence[str]) -> Done:
+        """Withdraw records, and the large results they refer to."""
+        missing = []
+        for work_id in work_ids:
+            key = result_key(name, work_id)
+            entry = await self._room.results.get(key, leader=True)
+            if entry is None or entry.deleted:
+                missing.append(work_id)
+                continue
+            await self._room.results.purge(key)
+            with suppress(codec.JsonError):
+                await forget_large(decode_output(entry.value), self._room)
+        return Done(len(work_ids) - len(missing), tuple(missing))
+
     async def _async_tasks(self) -> list[str]:
-        keys = await self._room.tasks.keys()
-        entries = await self._room.tasks.get_many(keys)
-        found = [decode_definition(one.value) for one in entries.values() if not one.deleted]
-        return sorted(one.id for one in found if one.type == TaskType.ASYNC)
+        found = await Definitions(self._room).all()
+        return sorted(one.id for one in found.values() if one.type is TaskType.ASYNC)
 
     async def _queue(self, task_id: str) -> QueueView:
         options = self._room.options
@@ -168,7 +180,18 @@ def _view(entry: Entry) -> WorkView:
         return WorkView(
             protocol="natq", name=task_id, work_id=run_id, state="dropped", at=entry.created_at
         )
-    output = decode_output(entry.value)
+    try:
+        output = decode_output(entry.value)
+    except codec.JsonError as error:
+        return WorkView(
+            protocol="natq",
+            name=task_id,
+            work_id=run_id,
+            state="unreadable",
+            at=entry.created_at,
+            error=str(error),
+            detail={"revision": entry.revision},
+        )
     return WorkView(
         protocol="natq",
         name=task_id,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.broker.bucket import Entry
+from penstock.broker.bucket import Entry, Operation
 from penstock.broker.bucket import Outcome as Written
 from penstock.broker.errors import LinkError
 from penstock.broker.publisher import Stored, Unknown
@@ -155,14 +155,16 @@ class Admission:
 
     async def _resume(self, message: Message, given: Input) -> Admitted | None:
         """Decide by the record about a message that was here before, or whose key is taken."""
+        ids = {**self._ids, "runId": given.run_id}
         try:
             record, entry = await self._records.read(given.run_id)
+            alive = await self._owner_alive(record, message)
         except LinkError as error:  # it may have ended before: not run on a guess
-            _log.warning("no record could be read, trying later: %s", error, extra=self._ids)
+            _log.warning("no record could be read, trying later: %s", error.message, extra=ids)
             message.nak(FAULT_DELAY)
             return None
         except ApiError as error:
-            _log.error("no record can be read, running without: %s", error, extra=self._ids)
+            _log.error("no record can be read, running without: %s", error.message, extra=ids)
             return Admitted(message, given, attempt=message.delivered)
         if points.armed:
             points.reach("natq.read")
@@ -171,13 +173,13 @@ class Admission:
             None if entry is None else entry.revision,
             delivery=message.delivered,
             seq=message.stream_seq,
-            erased_after=_erased_after(entry, message),
-            owner_alive=await self._owner_alive(record, message),
+            erased_after=_dropped_after(entry, message),
+            owner_alive=alive,
             rerun_duplicates=self._rerun,
         )
         match decision:
             case Run():
-                return await self._run(message, given, decision)
+                return await self._run_later_if_cut_off(message, given, decision)
             case AlreadyDone(output=output):
                 self._settle_as_before(message, given, output)
             case SomeoneElses():
@@ -185,7 +187,20 @@ class Admission:
                 message.ack()
         return None
 
+    async def _run_later_if_cut_off(
+        self, message: Message, given: Input, decision: Run
+    ) -> Admitted | None:
+        try:
+            return await self._run(message, given, decision)
+        except LinkError as error:
+            ids = {**self._ids, "runId": given.run_id}
+            _log.warning("it cannot begin, trying later: %s", error.message, extra=ids)
+            message.nak(FAULT_DELAY)
+            return None
+
     async def _run(self, message: Message, given: Input, decision: Run) -> Admitted | None:
+        known = message.delivered > 1 or decision.revision is not None
+        kept = await self._checkpoint(given.run_id) if known else None
         attempt = decision.attempt if decision.attempt > 1 else None
         written = await self._records.begun(
             given.run_id,
@@ -200,10 +215,9 @@ class Admission:
             message.nak(FAULT_DELAY)
             return None
         else:  # as the protocol says: a failed put is logged, and the job runs
-            _log.error("the processing record was not written: %s", written, extra=self._ids)
+            ids = {**self._ids, "runId": given.run_id}
+            _log.error("the processing record was not written: %s", written, extra=ids)
             revision = None
-        known = message.delivered > 1 or decision.revision is not None
-        kept = await self._checkpoint(given.run_id) if known else None
         return Admitted(
             message, given, attempt=decision.attempt, revision=revision, checkpoint=kept
         )
@@ -211,8 +225,9 @@ class Admission:
     async def _checkpoint(self, run_id: str) -> Checkpoint | None:
         try:
             return await self._checkpoints.load(self._task_id, run_id)
-        except (LinkError, ApiError) as error:
-            _log.warning("the checkpoint of %s could not be read: %s", run_id, error)
+        except ApiError as error:  # such as a bucket that was removed
+            ids = {**self._ids, "runId": run_id}
+            _log.warning("the checkpoint cannot be read: %s", error.message, extra=ids)
             return None
 
     def _settle_as_before(self, message: Message, given: Input, output: object) -> None:
@@ -239,9 +254,14 @@ class Admission:
         _log.info("job %d %s", message.stream_seq, what, extra=ids)
 
 
-def _erased_after(entry: Entry | None, message: Message) -> bool:
-    """Was the result deleted after this message was stored? Then the job has run."""
-    return entry is not None and entry.deleted and entry.created_at_ns > message.stored_at_ns
+def _dropped_after(entry: Entry | None, message: Message) -> bool:
+    """Was the result dropped after this message was stored? Then the job has run.
+
+    A purge says only that an operator withdrew the record.
+    """
+    if entry is None or entry.operation is not Operation.DEL:
+        return False
+    return entry.created_at_ns > message.stored_at_ns
 
 
 def _run_id_of(message: Message) -> str:

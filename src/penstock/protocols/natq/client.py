@@ -8,31 +8,43 @@ stores it once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import UNSET
 
 from penstock.broker.bulk import BulkReport, Outgoing, publish_many
+from penstock.broker.entry import Entry, Operation
 from penstock.broker.errors import NoResponders, RequestTimeout
 from penstock.broker.frames import header_lines, parse_headers
 from penstock.broker.publisher import Refused, Stored, Unknown
 from penstock.core import codec
-from penstock.core.errors import BadInput, PenstockError, TaskFailed, UnknownName, Waited
+from penstock.core.errors import (
+    BadInput,
+    ConfigError,
+    PenstockError,
+    TaskFailed,
+    UnknownName,
+    Waited,
+)
 from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
+from penstock.protocols.natq.definitions import Definitions
 from penstock.protocols.natq.options import NatqOptions
-from penstock.protocols.natq.results import resolved
+from penstock.protocols.natq.results import ResultUnreadable, resolved
 from penstock.protocols.natq.room import Room
-from penstock.protocols.natq.schemas import Schemas
-from penstock.protocols.natq.waiting import ResultWaits
+from penstock.protocols.natq.waiting import ResultWaits, dropped
 from penstock.protocols.natq.wire import (
+    BadRunId,
     Output,
     TaskDefinition,
+    TaskType,
+    check_run_id,
     check_task_id,
-    decode_definition,
     decode_output,
+    encoded_input,
+    reserved_run_id,
     result_key,
     submission,
 )
@@ -40,7 +52,7 @@ from penstock.protocols.natq.wire import (
 if TYPE_CHECKING:
     from penstock.broker.link import Link
 
-__all__ = ["Answer", "Job", "NatqClient", "NotEnqueued", "Run"]
+__all__ = ["Answer", "Job", "NatqClient", "NoWorker", "NotEnqueued", "Run"]
 
 
 class NotEnqueued(PenstockError):
@@ -63,9 +75,9 @@ class Answer:
 
 
 class Job(NamedTuple):
-    """One job for `NatqClient.enqueue_many`."""
+    """One job for `enqueue_many`; only a client of an app knows tasks by their functions."""
 
-    task: str
+    task: str | Callable[..., Any]
     body: Any = MISSING
     run_id: str | None = None
     drop_result: bool = False
@@ -89,13 +101,17 @@ class Run:
         return await self.client.status(self.task, self.run_id)
 
 
+def _as_it_is(job: Job) -> Job:
+    return job
+
+
 class NatqClient:
     """A producer on one link. Make it with `open`; closing the link ends it."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
         self._waits = ResultWaits(room)
-        self._schemas = Schemas(room)
+        self._definitions = Definitions(room)
 
     @classmethod
     async def open(cls, link: Link, options: NatqOptions | None = None) -> NatqClient:
@@ -108,36 +124,37 @@ class NatqClient:
 
     async def tasks(self) -> dict[str, TaskDefinition]:
         """Every task that some worker has announced, by id."""
-        keys = await self.room.tasks.keys()
-        entries = await self.room.tasks.get_many(keys)
-        found = (decode_definition(entry.value) for entry in entries.values() if not entry.deleted)
-        return {definition.id: definition for definition in sorted(found, key=lambda one: one.id)}
+        return await self._definitions.all()
 
     async def task(self, task_id: str) -> TaskDefinition:
         """What is announced of one task. Raises `UnknownName` with the nearest."""
-        entry = await self.room.tasks.get(check_task_id(task_id))
-        if entry is None or entry.deleted:
+        found = await self._definitions.read(task_id)
+        if found is None:
             raise UnknownName("task", task_id, await self.room.tasks.keys())
-        return decode_definition(entry.value)
+        return found
 
     # Sync tasks -----------------------------------------------------------------------
 
     async def ask(self, task_id: str, body: Any = MISSING, *, timeout: float = 30.0) -> Answer:
-        """Ask a sync task and take its answer as it is, errors included."""
+        """Ask a sync task and take its answer as it is, errors included.
+
+        Raises `BadInput`, `UnknownName` or `NoWorker` when nobody can answer, `Waited`.
+        """
         if self.room.options.enforce_schemas:
-            await self._schemas.check_input(task_id, body)
-        subject = self.room.options.sync_prefix + check_task_id(task_id)
-        payload = b"{}" if body is MISSING else codec.encode(body)
+            await self._definitions.check_input(task_id, TaskType.SYNC, body)
+        known = await self._definitions.of(task_id, TaskType.SYNC)
+        payload = b"{}" if body is MISSING else encoded_input(body)
         try:
-            reply = await self.room.link.request(subject.encode(), payload, timeout=timeout)
+            reply = await self.room.link.request(known.subject, payload, timeout=timeout)
         except NoResponders as error:
+            self._definitions.forget(task_id)
             raise await self._nobody(task_id) from error
         except RequestTimeout as error:
             raise Waited(
                 f"{task_id} did not answer within {timeout:g} s",
                 remedy="give it a longer timeout, or make it an async task",
             ) from error
-        return _answer_of(reply.headers, reply.payload)
+        return _answer_of(task_id, reply.headers, reply.payload)
 
     async def call(self, task_id: str, body: Any = MISSING, *, timeout: float = 30.0) -> Any:
         """What a sync task returns. Raises `TaskFailed` for a status of 300 and more."""
@@ -157,11 +174,17 @@ class NatqClient:
         drop_result: bool = False,
         trace: str = "",
     ) -> Run:
-        """Put a job in the queue; on return it is stored. Raises `NotEnqueued`."""
+        """Put a job in the queue; on return it is stored.
+
+        Its run id is ``run_id``, else the ``runId`` of ``body``, else a new one. Raises
+        `BadInput` for what can never run, `NotEnqueued` when the stream does not take it.
+        """
         if self.room.options.enforce_schemas:
-            await self._schemas.check_input(task_id, body)
-        own_id = run_id or uuid7()
-        outgoing = self._outgoing(Job(task_id, body, own_id, drop_result), own_id, trace)
+            await self._definitions.check_input(task_id, TaskType.ASYNC, body)
+        known = await self._definitions.of(task_id, TaskType.ASYNC)
+        job = Job(task_id, body, run_id, drop_result)
+        own_id = _run_id_of(job)
+        outgoing = _outgoing(job, own_id, known.subject, trace)
         stored = await self.room.publisher.publish(
             outgoing.subject, outgoing.payload, msg_id=outgoing.msg_id, headers=outgoing.headers
         )
@@ -170,22 +193,33 @@ class NatqClient:
                 outgoing.subject, outgoing.payload, msg_id=outgoing.msg_id, headers=outgoing.headers
             )
         if not isinstance(stored, Stored):
+            self._definitions.forget(task_id)
             raise _refused(task_id, stored)
         return Run(self, task_id, own_id, stored.duplicate)
 
     async def enqueue_many(
-        self, jobs: Iterable[Job] | AsyncIterable[Job], *, window: int = 1024
+        self,
+        jobs: Iterable[Job] | AsyncIterable[Job],
+        *,
+        window: int = 1024,
+        prepare: Callable[[Job], Job] = _as_it_is,
     ) -> BulkReport:
         """Put any number of jobs in the queue, at most ``window`` unconfirmed at a time.
 
         Memory does not grow with their number. The report counts what was stored, what was
-        there already, and names each job that is not certainly in the queue.
+        there already, and names each job that is not certainly in the queue: a job that can
+        never run (also one that ``prepare`` refuses) is counted and does not stop the others.
         """
+        await self._definitions.learn()
+
+        def made(job: Job) -> Outgoing:
+            return self._bulk(job, prepare)
+
         outgoing: Iterable[Outgoing] | AsyncIterable[Outgoing]
         if isinstance(jobs, AsyncIterable):
-            outgoing = (self._bulk(job) async for job in jobs)
+            outgoing = (made(job) async for job in jobs)
         else:
-            outgoing = map(self._bulk, jobs)
+            outgoing = map(made, jobs)
         return await publish_many(self.room.publisher, outgoing, window=window)
 
     # Results --------------------------------------------------------------------------
@@ -195,7 +229,7 @@ class NatqClient:
         entry = await self.room.results.get(result_key(check_task_id(task_id), run_id))
         if entry is None or entry.deleted:
             return None
-        return await resolved(decode_output(entry.value), self.room)
+        return await resolved(_record_of(entry), self.room)
 
     async def output(self, task_id: str, run_id: str, timeout: float | None = None) -> Output:
         """The final record of a run, waiting for it. Raises `Waited`."""
@@ -214,15 +248,25 @@ class NatqClient:
     async def results(
         self, runs: Iterable[Run], *, timeout: float | None = None
     ) -> dict[str, Output]:
-        """The final records of many runs by run id, through one watch per task."""
+        """The final records of many runs by run id, through one watch per task.
+
+        A result that was dropped before it was seen comes without data. Raises `Waited`.
+        """
         wanted: dict[str, set[str]] = {}
         for run in runs:
             wanted.setdefault(run.task, set()).add(run.run_id)
+        count = sum(map(len, wanted.values()))
         found: dict[str, Output] = {}
-        async with asyncio.timeout(timeout):
-            for task_id, run_ids in wanted.items():
-                async for output in self._finals(task_id, run_ids):
-                    found[output.id] = output
+        try:
+            async with asyncio.timeout(timeout):
+                for task_id, run_ids in wanted.items():
+                    async for output in self._finals(task_id, run_ids):
+                        found[output.id] = output
+        except TimeoutError as error:
+            raise Waited(
+                f"{count - len(found)} of {count} results did not come within {timeout or 0:g} s",
+                remedy="see whether a worker serves the task: penstock task ls",
+            ) from error
         return found
 
     # ----------------------------------------------------------------------------------
@@ -233,33 +277,35 @@ class NatqClient:
         async with watch:
             async for entry in watch:
                 run_id = entry.key.partition(".")[2]
-                if run_id not in missing or entry.deleted:
+                if run_id not in missing:
                     continue
-                output = decode_output(entry.value)
+                if entry.operation is Operation.DEL:
+                    output = dropped(task_id, run_id)
+                elif entry.deleted:
+                    continue
+                else:
+                    output = _record_of(entry)
                 if output.is_final:
                     missing.discard(run_id)
                     yield await resolved(output, self.room)
                 if not missing:
                     return
 
-    def _bulk(self, job: Job) -> Outgoing:
-        return self._outgoing(job, job.run_id or uuid7())
-
-    def _outgoing(self, job: Job, run_id: str, trace: str = "") -> Outgoing:
-        subject = (self.room.options.async_prefix + check_task_id(job.task)).encode()
-        payload = submission(job.body, run_id=run_id, drop_result=job.drop_result)
-        headers = header_lines({"traceparent": trace}) if trace else None
-        return Outgoing(subject, payload, msg_id=f"{job.task}.{run_id}", headers=headers)
+    def _bulk(self, job: Job, prepare: Callable[[Job], Job]) -> Outgoing:
+        try:
+            job = prepare(job)
+            task_id = str(job.task)
+            known = self._definitions.at_hand(task_id)
+            if known.validator is not None:
+                self._definitions.check_at_hand(task_id, known, job.body)
+            return _outgoing(job, _run_id_of(job), known.subject)
+        except (BadInput, BadRunId, ConfigError) as error:
+            return Outgoing(b"", b"", refusal=Refused(400, 0, _said(error)))
 
     async def _nobody(self, task_id: str) -> PenstockError:
         known = await self.tasks()
         if task_id not in known:
             return UnknownName("task", task_id, known)
-        if known[task_id].type == "async":
-            return BadInput(
-                f"{task_id!r} is an async task: it takes jobs, not calls",
-                remedy=f"penstock task enqueue {task_id}, or client.enqueue()",
-            )
         return NoWorker(f"no worker serves {task_id!r} at the moment")
 
 
@@ -270,11 +316,45 @@ class NoWorker(PenstockError):
     remedy = "start one: penstock worker module:app"
 
 
-def _answer_of(headers: bytes | None, payload: bytes) -> Answer:
+def _run_id_of(job: Job) -> str:
+    """The one run id a job has: given beside its input, in it, or made."""
+    inside = reserved_run_id(job.body)
+    if job.run_id and inside and job.run_id != inside:
+        raise BadInput(
+            f"the job has two run ids, {job.run_id!r} and {inside!r} in its input",
+            path="$.runId",
+            remedy="give it once",
+        )
+    return check_run_id(job.run_id or inside or uuid7())
+
+
+def _outgoing(job: Job, run_id: str, subject: bytes, trace: str = "") -> Outgoing:
+    payload = submission(job.body, run_id=run_id, drop_result=job.drop_result)
+    headers = header_lines({"traceparent": trace}) if trace else None
+    return Outgoing(subject, payload, msg_id=f"{job.task}.{run_id}", headers=headers)
+
+
+def _said(error: PenstockError) -> str:
+    where = f" at {error.path}" if isinstance(error, BadInput) and error.path != "$" else ""
+    return f"{error.message}{where}; {error.remedy}" if error.remedy else error.message + where
+
+
+def _record_of(entry: Entry) -> Output:
+    try:
+        return decode_output(entry.value)
+    except codec.JsonError as error:
+        raise ResultUnreadable(f"the record {entry.key} cannot be read: {error}") from error
+
+
+def _answer_of(task_id: str, headers: bytes | None, payload: bytes) -> Answer:
     fields = parse_headers(headers) if headers else {}
     status = fields.get("status", "200")
-    value = codec.decode(payload) if payload else None
-    return Answer(int(status) if status.isdigit() else 200, value, fields.get("error", ""))
+    try:
+        value = codec.decode(payload) if payload else None
+    except codec.JsonError as error:
+        raise ResultUnreadable(f"the answer of {task_id!r} is not JSON: {error}") from error
+    code = int(status) if status.isascii() and status.isdigit() else 200
+    return Answer(code, value, fields.get("error", ""))
 
 
 def _refused(task_id: str, answer: Refused | Unknown) -> NotEnqueued:

@@ -10,7 +10,6 @@ from penstock.broker.binary import check_server
 from penstock.broker.link import Link
 from penstock.broker.options import NatsOptions
 from penstock.core.events import Silent
-from penstock.protocols.natq.room import Room
 from penstock.protocols.natq.worker import NatqWorker as Served
 from penstock.protocols.natq.worker import open_worker
 from penstock.runtime.options import WorkerOptions
@@ -58,13 +57,21 @@ async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:
     try:
         await check_server(link)
         tasks = [registered.task for registered in upstream.registry.values()]
-        served = await open_worker(link, tasks, upstream.options.to_natq(), upstream.worker_id)
-        await _announce(served.room, upstream)
+        served = await open_worker(
+            link,
+            tasks,
+            upstream.options.to_natq(),
+            upstream.worker_id,
+            {name: registered.definition for name, registered in upstream.registry.items()},
+        )
         worker = Worker(
             {task.name: task for task in tasks},
             served.sources,
             served.doors,
-            options=WorkerOptions(concurrency=upstream.options.max_concurrency),
+            options=WorkerOptions(
+                concurrency=upstream.options.max_concurrency,
+                requests=upstream.options.max_requests,
+            ),
             sink=Silent(),
             worker_id=upstream.worker_id,
         )
@@ -74,11 +81,6 @@ async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:
         await link.close()
         raise
     return Hosted(link, served, worker, bridge)
-
-
-async def _announce(room: Room, upstream: NatqWorker) -> None:
-    """Write the definitions as registered, schema texts included."""
-    await room.announce_definitions(one.definition for one in upstream.registry.values())
 
 
 class _LogBridge(logging.Handler):
@@ -100,6 +102,9 @@ class _LogBridge(logging.Handler):
             logging.getLogger(name).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        speaker = getattr(record, "workerId", self._worker_id)
+        if speaker != self._worker_id:  # of another worker in this process
+            return
         fields: dict[str, Any] = {"workerId": self._worker_id}
         for name in ("taskId", "runId"):
             if (value := getattr(record, name, None)) is not None:

@@ -14,6 +14,7 @@ from penstock.broker.errors import LinkError
 from penstock.broker.frames import parse_headers
 from penstock.broker.publisher import Stored
 from penstock.core import points
+from penstock.core.codec import JsonError
 from penstock.core.context import LeaseLost
 from penstock.core.delivery import (
     Gone,
@@ -31,8 +32,8 @@ from penstock.core.lease import Lease
 from penstock.core.outcome import Outcome
 from penstock.protocols.natq.admission import Admitted
 from penstock.protocols.natq.dead import bury
-from penstock.protocols.natq.records import ack_and_drop, lost_race
-from penstock.protocols.natq.results import final_record
+from penstock.protocols.natq.records import ack_and_drop, lost_race, too_large
+from penstock.protocols.natq.results import FinalRecord, final_record, forget_large, oversize
 from penstock.protocols.natq.rules import (
     FAULT_DELAY,
     Abandon,
@@ -44,6 +45,8 @@ from penstock.protocols.natq.rules import (
 )
 
 if TYPE_CHECKING:
+    from penstock.broker.bucket import Outcome as Written
+    from penstock.protocols.natq.wire import Output
     from penstock.protocols.natq.worker import JobSource
 
 __all__ = ["Job"]
@@ -64,8 +67,7 @@ class Job:
         self._message = message
         self._revision = admitted.revision
         self._drop = given.drop_result
-        self._kept = admitted.checkpoint is not None
-        kept = admitted.checkpoint
+        self._kept = kept = admitted.checkpoint
         self.invocation = Invocation(
             protocol="natq",
             task=source.task,
@@ -98,6 +100,8 @@ class Job:
 
     async def settle(self, outcome: Outcome) -> Settlement:
         source, invocation = self._source, self.invocation
+        if source.check is not None:
+            outcome = source.check.judged(outcome)
         decision = settlement(
             outcome,
             task_id=source.task_id,
@@ -139,29 +143,36 @@ class Job:
         ack = decision.ack and final.fits
         if decision.dead:
             await bury(source.room, self._message, decision.output, self.invocation.attempt)
-        written = await source.records.finish(
-            run_id,
-            final.record,
-            revision=self._revision,
-            seq=self._message.stream_seq,
-            attempt=self.invocation.attempt,
-            to_be_dropped=ack and self._drop,
-        )
+        written = await self._write(final, drops=ack and self._drop)
+        if too_large(written) and final.fits:  # a limit that we did not know
+            final, ack = oversize(decision.output, len(final.record)), False
+            written = await self._write(final, drops=False)
         if lost_race(written):
             return Gone(f"another worker wrote the record of {run_id}")
         if not isinstance(written, Stored) and not self._give_up_on_result(written):
             return self._later(SettledKind.RETRYING, FAULT_DELAY)
         if points.armed:
             points.reach("natq.finished")
-        await self._close(ack, final.output.error)
+        await self._close(ack, final.output)
         kind = SettledKind.SUCCEEDED if ack else SettledKind.PARKED
         return Settled(kind, attempt=self.invocation.attempt)
 
-    async def _close(self, ack: bool, reason: Any) -> None:
+    async def _write(self, final: FinalRecord, *, drops: bool) -> Written:
+        return await self._source.records.finish(
+            self.invocation.work_id,
+            final.record,
+            revision=self._revision,
+            seq=self._message.stream_seq,
+            attempt=self.invocation.attempt,
+            to_be_dropped=drops,
+        )
+
+    async def _close(self, ack: bool, output: Output) -> None:
         """The record is final: let go of the message, then of what was kept for this run."""
-        run_id = self.invocation.work_id
+        run_id, reason = self.invocation.work_id, output.error
         if ack and self._drop:
             await ack_and_drop(self._message, self._source.records, run_id)
+            await forget_large(output, self._source.room)
         else:
             if ack:
                 self._message.ack()
@@ -169,10 +180,17 @@ class Job:
                 self._message.term(reason if isinstance(reason, str) else "")
             if points.armed:
                 points.reach("natq.acked")
-        if self._kept:
+        if self._kept is not None:
+            await self._forget_checkpoint(run_id)
+
+    async def _forget_checkpoint(self, run_id: str) -> None:
+        try:
             await self._source.checkpoints.forget(self._source.task_id, run_id)
             if points.armed:
                 points.reach("natq.forgotten")
+        except PenstockError as error:  # it expires by itself
+            ids = {**self._source.log_ids, "runId": run_id}
+            _log.warning("a checkpoint was left behind: %s", error.message, extra=ids)
 
     def _give_up_on_result(self, written: object) -> bool:
         """The record could not be written for seconds: ack all the same (the protocol's way)?"""
@@ -184,17 +202,19 @@ class Job:
         return False
 
     async def _postpone(self, decision: Postpone) -> Settlement:
-        iteration = self.invocation.iteration + (1 if decision.iterates else 0)
-        if decision.checkpoint is not None or decision.iterates or self._kept:
+        invocation = self.invocation
+        iteration = invocation.iteration + (1 if decision.iterates else 0)
+        if decision.checkpoint is not None or decision.iterates:
             value = decision.checkpoint
-            if value is None and self.invocation.checkpoint is not None:
-                value = self.invocation.checkpoint.value
+            if value is None and self._kept is not None:  # what was saved last goes on
+                value = self._kept.value
             try:
                 await self._keep(Checkpoint(value, iteration))
             except LeaseLost as error:
                 return Gone(str(error))
-            except PenstockError as error:
-                _log.error("%s", error, extra=self._source.log_ids)
+            except (PenstockError, JsonError) as error:
+                ids = {**self._source.log_ids, "runId": invocation.work_id}
+                _log.error("the checkpoint was not kept: %s", error, extra=ids)
                 return self._let_go(SettledKind.RETRYING, FAULT_DELAY)
         kind = SettledKind.CONTINUED if decision.iterates else SettledKind.SNOOZED
         return await self._hand_back(kind, decision.delay)
@@ -222,7 +242,7 @@ class Job:
         return self._later(kind, delay)
 
     async def _keep(self, checkpoint: Checkpoint) -> None:
-        self._kept = True
+        self._kept = checkpoint
         source, run_id = self._source, self.invocation.work_id
         await source.checkpoints.save(source.task_id, run_id, checkpoint, fence=self._revision or 0)
         if points.armed:

@@ -24,9 +24,10 @@ from penstock.core import points
 from penstock.core.codec import JsonError
 from penstock.protocols.natq.wire import Output, decode_output, processing_record, result_key
 
-__all__ = ["Records", "ack_and_drop", "lost_race"]
+__all__ = ["Records", "ack_and_drop", "lost_race", "too_large"]
 
 _log = logging.getLogger("penstock.natq")
+_MESSAGE_TOO_LARGE: Final = 10054
 _PATIENCE: Final = (0.05, 0.25, 1.0, 2.0, 0.0)  # seconds after each try of a final record
 _UNTRIED: Final = Refused(0, 0, "not tried yet")
 _MARKER_KEPT: Final = timedelta(minutes=5)
@@ -36,6 +37,11 @@ _UNDROPPED_KEPT: Final = timedelta(days=1)  # a result whose worker died before 
 def lost_race(written: Written) -> bool:
     """Did somebody else write since the revision that was expected?"""
     return isinstance(written, Refused) and written.err_code == WRONG_REVISION
+
+
+def too_large(written: Written) -> bool:
+    """Is the record more than the bucket takes in one value, however often it is tried?"""
+    return isinstance(written, Refused) and written.err_code == _MESSAGE_TOO_LARGE
 
 
 async def ack_and_drop(message: Message, records: Records, run_id: str) -> None:
@@ -85,6 +91,7 @@ class Records:
         self, run_id: str, seq: int, *, attempt: int | None = None, revision: int = 0
     ) -> Written:
         """As `begin`, waiting, with a lost answer read back."""
+        await self.bucket.link.room()
         written = await self.begin(run_id, seq, attempt=attempt, revision=revision)
         if isinstance(written, Unknown):
             return await self.confirmed(run_id, seq, attempt=attempt, revision=revision)
@@ -140,18 +147,19 @@ class Records:
                     written = at
             except (LinkError, ApiError) as error:
                 written = Unknown(error.message)
-            if isinstance(written, Stored) or lost_race(written):
+            if isinstance(written, Stored) or lost_race(written) or too_large(written):
                 break
             await asyncio.sleep(pause)
         return written
 
     async def drop(self, run_id: str) -> None:
-        """Delete a result nobody wants. The marker goes too, where the bucket lets it."""
+        """Delete a result nobody wants. The marker goes too, where the bucket lets it.
+
+        It is a delete and never a purge: that one says that somebody withdrew the record.
+        """
         key = result_key(self.task_id, run_id)
-        if self.bucket.allows_ttl:
-            dropped = await self.bucket.purge(key, marker_ttl=_MARKER_KEPT)
-        else:
-            dropped = await self.bucket.delete(key)
+        kept = _MARKER_KEPT if self.bucket.allows_ttl else None
+        dropped = await self.bucket.delete(key, marker_ttl=kept)
         if not isinstance(dropped, Stored):
             _log.warning("the result of %s %s was not dropped: %s", self.task_id, run_id, dropped)
 
@@ -166,6 +174,7 @@ class Records:
         """Write over revision ``at``; if the write ``before`` may have arrived, look first."""
         written = before
         if not isinstance(before, Unknown):
+            await self.bucket.link.room()
             written = await self.bucket.send_put(key, record, revision=at, ttl=ttl)
         if isinstance(written, Unknown):
             return await self.bucket.settle_unknown(key, record, revision=at, ttl=ttl, tries=2)

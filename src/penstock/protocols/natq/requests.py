@@ -35,6 +35,7 @@ from penstock.protocols.natq.wire import (
 if TYPE_CHECKING:
     from penstock.broker.link import Link, Subscription
     from penstock.protocols.natq.room import Room
+    from penstock.protocols.natq.schemas import ResultCheck
 
 __all__ = ["RequestDoor"]
 
@@ -44,7 +45,10 @@ _log = logging.getLogger("penstock.natq")
 class RequestDoor:
     """Where the requests of one sync task come in."""
 
-    def __init__(self, room: Room, task: Task, log_ids: dict[str, str]) -> None:
+    def __init__(
+        self, room: Room, task: Task, log_ids: dict[str, str], check: ResultCheck | None = None
+    ) -> None:
+        self.check = check
         self.task = task.name
         self._task_id = check_task_id(task.name_on("natq"))
         self._link = room.link
@@ -117,6 +121,8 @@ class _Asked:
 
     def answer(self, outcome: Outcome) -> None:
         door = self._door
+        if door.check is not None:
+            outcome = door.check.judged(outcome)
         output = reply_to(outcome, task_id=door._task_id, run_id=self.invocation.work_id)
         send(door._link, self._reply, output)
 

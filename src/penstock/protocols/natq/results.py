@@ -2,12 +2,14 @@
 
 With ``large_results`` on, a result larger than a message may be goes to an object store
 bucket and the record names it: ``{"$object": name, "bytes": n, "sha256": …}``. Clients of
-ours resolve that; others see where it lies.
+ours resolve that; others see where it lies. It goes when its record is dropped or removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,10 +22,21 @@ from penstock.protocols.natq.wire import Output, StatusCode, encode_output, resu
 if TYPE_CHECKING:
     from penstock.protocols.natq.room import Room
 
-__all__ = ["REFERENCE", "FinalRecord", "ResultMissing", "final_record", "resolved"]
+__all__ = [
+    "REFERENCE",
+    "FinalRecord",
+    "ResultMissing",
+    "ResultUnreadable",
+    "final_record",
+    "forget_large",
+    "oversize",
+    "resolved",
+]
 
 REFERENCE: Final = "$object"
+_log = logging.getLogger("penstock.natq")
 _HEADROOM = 512  # of max_payload, for the headers of a conditional write
+_PATIENCE: Final = (0.25, 1.0)  # seconds between tries to keep a large result
 
 
 class ResultMissing(PenstockError):
@@ -31,6 +44,13 @@ class ResultMissing(PenstockError):
 
     code = "natq.result_missing"
     remedy = "look who deletes from the object store bucket natq_large_results"
+
+
+class ResultUnreadable(PenstockError):
+    """A record or an answer is not JSON: its worker wrote what no other language can read."""
+
+    code = "natq.result_unreadable"
+    remedy = "look at what that worker's handler returns; NaN and infinities are not JSON"
 
 
 class FinalRecord(Struct, frozen=True):
@@ -48,30 +68,64 @@ async def final_record(output: Output, room: Room) -> FinalRecord:
     except codec.JsonError as error:
         status, text = StatusCode.INTERNAL_ERROR, f"the result is not JSON: {error}"
         return _about(output, status, text)
-    limit = room.link.max_payload - _HEADROOM
+    limit = _limit(room)
     if len(record) <= limit:
         return FinalRecord(output, record)
-    if room.options.large_results:
+    if room.options.large_results and output.data is not UNSET:
         return await _by_reference(output, room)
-    text = f"the result has {len(record)} bytes, over the limit of {limit}"
+    return oversize(output, len(record), limit)
+
+
+def oversize(output: Output, record_bytes: int, limit: int | None = None) -> FinalRecord:
+    """The small error that takes the place of a record too large to keep."""
+    over = "more than the bucket takes" if limit is None else f"over the limit of {limit}"
+    text = f"the result has {record_bytes} bytes, {over}"
     return _about(output, StatusCode.TOO_LARGE, text)
 
 
 async def resolved(output: Output, room: Room) -> Output:
     """``output`` with its data fetched, where the record only refers to it."""
-    data = output.data
-    if not (isinstance(data, dict) and REFERENCE in data):
+    name = _reference_of(output)
+    if name is None:
         return output
-    stored = await (await room.large_results()).get(data[REFERENCE])
+    stored = await (await room.large_results()).get(name)
     if stored is None:
         raise ResultMissing(f"the large result of {output.task_id} {output.id} is not there")
     return msgspec.structs.replace(output, data=codec.decode(stored))
 
 
+async def forget_large(output: Output, room: Room) -> None:
+    """Remove what ``output`` refers to. Best effort: what stays behind costs only space."""
+    name = _reference_of(output)
+    if name is None:
+        return
+    try:
+        await (await room.large_results()).delete(name)
+    except PenstockError as error:
+        _log.warning("the large result %s was not removed: %s", name, error.message)
+
+
+def _limit(room: Room) -> int:
+    """Bytes that a record may have: the server's limit, or that of the bucket itself."""
+    limit = room.link.max_payload
+    if room.results.max_value_bytes is not None:
+        limit = min(limit, room.results.max_value_bytes)
+    return limit - _HEADROOM
+
+
+def _reference_of(output: Output) -> str | None:
+    """The name of the object that holds this output's data. Other data may look alike."""
+    data = output.data
+    if not isinstance(data, dict) or set(data) != {REFERENCE, "bytes", "sha256"}:
+        return None
+    name = result_key(output.task_id, output.id)
+    return name if data[REFERENCE] == name else None
+
+
 async def _by_reference(output: Output, room: Room) -> FinalRecord:
     data = codec.encode(output.data)
     name = result_key(output.task_id, output.id)
-    await (await room.large_results()).put(name, data)
+    await _keep(name, data, room)
     if points.armed:
         points.reach("natq.large_kept")
     reference: dict[str, Any] = {
@@ -81,6 +135,19 @@ async def _by_reference(output: Output, room: Room) -> FinalRecord:
     }
     small = msgspec.structs.replace(output, data=reference)
     return FinalRecord(small, encode_output(small))
+
+
+async def _keep(name: str, data: bytes, room: Room) -> None:
+    """Store a large result, waiting out a moment's outage. Raises the last problem there was."""
+    for pause in (*_PATIENCE, None):
+        try:
+            await (await room.large_results()).put(name, data)
+        except PenstockError:
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return
 
 
 def _about(output: Output, status: int, text: str) -> FinalRecord:

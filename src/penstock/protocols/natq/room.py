@@ -97,11 +97,8 @@ class Room:
             )
         )
 
-    async def announce(self, tasks: Iterable[Task]) -> None:
-        """Write each task's definition where producers look."""
-        await self.announce_definitions(definition_of(task, self.options) for task in tasks)
-
-    async def announce_definitions(self, definitions: Iterable[TaskDefinition]) -> None:
+    async def announce(self, definitions: Iterable[TaskDefinition]) -> None:
+        """Write what producers find."""
         for definition in definitions:
             answer = await self.tasks.put(definition.id, codec.encode(definition))
             if not isinstance(answer, Stored):
@@ -110,7 +107,13 @@ class Room:
     async def large_results(self) -> ObjectStore:
         """Where results larger than a message are kept."""
         if self._large is None:
-            self._large = await ObjectStore.open(self.link, self.options.large_bucket, create=True)
+            self._large = await ObjectStore.open(
+                self.link,
+                self.options.large_bucket,
+                create=True,
+                replicas=self.options.replicas,
+                ttl=self.options.result_ttl,
+            )
         return self._large
 
     def background(self, errand: Coroutine[Any, Any, None]) -> None:

@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 BACKOFF: Final = Backoff()  # 2, 4, 8 … 60 s: the seed's min(2^n, 60)
+_BAD_RESULT: Final = f"{BadResult.__module__}.{BadResult.__qualname__}"
 FAULT_DELAY: Final = timedelta(seconds=5)  # a fault of the worker itself, not of the handler
 
 
@@ -159,7 +160,7 @@ def settlement(
         case Done(value=value, status=status):
             data = UNSET if value is None else value
             return Finish(Output(run_id, task_id, status or StatusCode.OK, data), ack=True)
-        case Failed(failure=failure) if failure.code == BadResult.code:
+        case Failed(failure=failure) if _BAD_RESULT in failure.lineage:
             # The work is done; running it again would do it twice and end no better.
             text = failure.message[:max_error_chars]
             return Finish(
@@ -187,9 +188,9 @@ def reply_to(outcome: Outcome, *, task_id: str, run_id: str) -> Output:
             return output
         case Done(value=value, status=status):
             return Output(run_id, task_id, status or StatusCode.OK, _data(value))
-        case Failed(failure=failure) if failure.code == BadResult.code:
-            status = int(StatusCode.INTERNAL_ERROR)
-            return Output(run_id, task_id, status, UNSET, INTERNAL_ERROR)
+        case Failed(failure=failure) if _BAD_RESULT in failure.lineage:
+            said = INTERNAL_ERROR if failure.code == BadResult.code else failure.message
+            return Output(run_id, task_id, int(StatusCode.INTERNAL_ERROR), UNSET, said)
         case Failed(failure=failure, verdict=verdict):
             return _failed_output(failure, verdict, task_id, run_id, None)
         case Snoozed():

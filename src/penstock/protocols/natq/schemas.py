@@ -1,42 +1,59 @@
-"""Schemas as announced, enforced where both sides asked for it (``enforce_schemas``)."""
+"""Schemas as announced, enforced where that is asked for (``enforce_schemas``).
+
+A producer's input is checked before it is sent; a worker checks the input of handlers that
+do not decode it themselves, and what every handler returned.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import codec
-from penstock.core.errors import BadInput
-from penstock.core.invocation import MISSING
+from msgspec import UNSET
+
+from penstock.core.errors import BadInput, BadResult
+from penstock.core.outcome import Done, Failed, Outcome, failure_of
 from penstock.core.schema import Validator
-from penstock.protocols.natq.wire import decode_definition
+from penstock.protocols.natq.wire import Output
 
 if TYPE_CHECKING:
-    from penstock.protocols.natq.room import Room
+    from penstock.protocols.natq.wire import TaskDefinition
 
-__all__ = ["Schemas", "refuse_unfit"]
+__all__ = ["ResultCheck", "UnfitResult", "input_validator", "refuse_unfit"]
 
 
-class Schemas:
-    """Validators of announced tasks, made once each."""
+class UnfitResult(BadResult):
+    """A handler returned something else than its task announces."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._inputs: dict[str, Validator | None] = {}
+    code = "result.schema"
+    remedy = "correct the handler, or the output schema it is registered with"
 
-    async def check_input(self, task_id: str, body: Any) -> None:
-        """Raise `BadInput` with the path of the first field that does not fit."""
-        if task_id not in self._inputs:
-            self._inputs[task_id] = await self._announced(task_id)
-        validator = self._inputs[task_id]
-        if validator is not None:
-            refuse_unfit(validator, {} if body is MISSING else body, f"the input of {task_id!r}")
 
-    async def _announced(self, task_id: str) -> Validator | None:
-        entry = await self._room.tasks.get(task_id)
-        if entry is None or entry.deleted:
-            return None
-        text = decode_definition(entry.value).input_schema
-        return None if text is None else Validator.of(codec.decode(text))
+class ResultCheck:
+    """Holds what handlers of one task return against its announced output schema."""
+
+    def __init__(self, definition: TaskDefinition) -> None:
+        self._task_id = definition.id
+        self._validator: Validator | None = None
+        if definition.output_schema is not None:
+            self._validator = Validator.of(definition.output_schema)
+
+    def judged(self, outcome: Outcome) -> Outcome:
+        """``outcome``, or a failure for good where its result does not fit."""
+        if self._validator is None or type(outcome) is not Done:
+            return outcome
+        value: Any = outcome.value
+        if isinstance(value, Output):
+            if value.status >= 300:
+                return outcome
+            value = None if value.data is UNSET else value.data
+        problems = self._validator.problems(value)
+        if not problems:
+            return outcome
+        path, message = problems[0]
+        error = UnfitResult(
+            f"the result of {self._task_id!r} does not fit its schema: {message} at {path}"
+        )
+        return Failed(failure_of(error))
 
 
 def refuse_unfit(validator: Validator, value: Any, what: str) -> None:
@@ -51,3 +68,8 @@ def refuse_unfit(validator: Validator, value: Any, what: str) -> None:
         path=path,
         remedy="compare it with the schema: penstock task show",
     )
+
+
+def input_validator(schema: str | None) -> Validator | None:
+    """A validator for the input of a handler that takes anything."""
+    return None if schema is None else Validator.of(schema)

@@ -25,9 +25,11 @@ from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
 from penstock.core.task import RunsIn, Task
 from penstock.protocols.natq.options import NatqOptions
+from penstock.protocols.natq.schemas import input_validator, refuse_unfit
 from penstock.protocols.natq.wire import Output, StatusCode, TaskDefinition, TaskType, check_task_id
 
 if TYPE_CHECKING:
+    from penstock.core.schema import Validator
     from penstock.protocols.natq.hosting import Hosted
 
 __all__ = [
@@ -100,7 +102,7 @@ class DefaultLogger(Logger):
 
 @dataclass(frozen=True, slots=True)
 class NatqWorkerOptions:
-    """The upstream options, plus how many handlers may run at once."""
+    """The upstream options, plus how many handlers may run at once, and schemas that bind."""
 
     kv_bucket: str = "natq_tasks"
     results_bucket: str = "natq_results"
@@ -110,6 +112,8 @@ class NatqWorkerOptions:
     heartbeat_interval_ms: int = 10_000
     log_level: LogLevel | str = LogLevel.INFO
     max_concurrency: int = 64
+    max_requests: int = 1024
+    enforce_schemas: bool = False
 
     def to_natq(self) -> NatqOptions:
         return NatqOptions(
@@ -120,6 +124,7 @@ class NatqWorkerOptions:
             async_prefix=self.async_subject_prefix,
             heartbeat=timedelta(milliseconds=self.heartbeat_interval_ms),
             compat=True,
+            enforce_schemas=self.enforce_schemas,
         )
 
     @property
@@ -216,7 +221,8 @@ class NatqWorker:
             input_schema=input_schema,
             output_schema=output_schema,
         )
-        task = _task_of(definition, handler, self.worker_id)
+        checked = input_validator(input_schema) if options.enforce_schemas else None
+        task = _task_of(definition, handler, self.worker_id, checked)
         self.registry[task_id] = RegisteredTask(definition, handler, task)
         self.state = WorkerState.CONFIGURED
 
@@ -255,10 +261,14 @@ class _Passing(Binding):
         return value
 
 
-def _task_of(definition: TaskDefinition, handler: TaskHandler, worker_id: str) -> Task:
+def _task_of(
+    definition: TaskDefinition, handler: TaskHandler, worker_id: str, checked: Validator | None
+) -> Task:
     async def run(ctx: Context, data: Any = None) -> Output:
         given = ctx.invocation.wire
         body = {} if data is MISSING or data is None else data
+        if checked is not None:
+            refuse_unfit(checked, body, f"the input of {definition.id!r}")
         taken = TaskRunInput(body, given.run_id, given.drop_result)
         context = TaskContext(ctx.run_id, definition, worker_id, ctx.delivery)
         return _output_of(await handler(taken, context), definition.id, ctx.run_id)

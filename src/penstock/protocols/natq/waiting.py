@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 
 from penstock.broker.entry import Operation, operation_of
+from penstock.broker.errors import LinkClosed, LinkError
 from penstock.core.codec import JsonError
 from penstock.core.errors import Waited
+from penstock.protocols.natq.results import ResultUnreadable
 from penstock.protocols.natq.wire import Output, StatusCode, decode_output, result_key
 
 if TYPE_CHECKING:
     from penstock.protocols.natq.room import Room
 
-__all__ = ["ResultWaits"]
+__all__ = ["ResultWaits", "dropped"]
 
-_READABLE_WITHIN: Final = (
-    0.0,
-    0.002,
-    0.01,
-    0.05,
-    0.25,
-)  # a write just heard of can be read by then
+_READABLE_WITHIN: Final = (0.0, 0.002, 0.01, 0.05, 0.25, 1.0, 3.0)  # a write just heard of
 _LOOK_AGAIN: Final = 10.0  # a hint can be lost with a connection; never trust one to come
 
 
@@ -112,16 +108,31 @@ class _Wait:
         """Read the record; patiently after a hint, whose write may not be readable yet."""
         for pause in _READABLE_WITHIN if self._heard is not None else (0.0,):
             await asyncio.sleep(pause)
-            entry = await self._room.results.get(self._key, leader=True)
+            try:
+                entry = await self._room.results.get(self._key, leader=True)
+            except LinkClosed:
+                raise
+            except LinkError:  # cut off for now: a reconnect has us look again
+                return None
             if entry is None:
                 continue
-            if entry.deleted:
-                return self._heard or self._dropped()
-            output = decode_output(entry.value)
+            if entry.operation is Operation.DEL:
+                return self._heard or dropped(self._task_id, self._run_id)
+            if entry.deleted:  # purged: an operator withdrew it, and the job may live again
+                continue
+            output = self._read(entry.value)
             if output.is_final:
                 return output
         self._heard = None
         return None
 
-    def _dropped(self) -> Output:
-        return Output(self._run_id, self._task_id, int(StatusCode.OK), UNSET)
+    def _read(self, record: bytes) -> Output:
+        try:
+            return decode_output(record)
+        except JsonError as error:
+            raise ResultUnreadable(f"the record {self._key} cannot be read: {error}") from error
+
+
+def dropped(task_id: str, run_id: str) -> Output:
+    """What is known of a result that was dropped unseen: its task succeeded."""
+    return Output(run_id, task_id, int(StatusCode.OK), UNSET)

@@ -7,6 +7,7 @@ record are ours, and every other SDK ignores them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from enum import IntEnum, StrEnum
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core import codec
-from penstock.core.errors import ConfigError, PenstockError
+from penstock.core.errors import BadInput, ConfigError, PenstockError
 from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
 
@@ -29,20 +30,28 @@ __all__ = [
     "TaskType",
     "check_task_id",
     "consumer_name",
+    "decode_definition",
     "decode_output",
     "encode_output",
+    "encoded_input",
     "parse_input",
     "processing_record",
     "reply_headers",
+    "reserved_run_id",
     "result_key",
+    "subject_of",
     "submission",
+    "without_reserved",
 ]
 
 INVALID_JSON: Final = "Invalid JSON input"
 INTERNAL_ERROR: Final = "Internal server error"
 
+_RESERVED: Final = frozenset({"runId", "dropResultOnSuccess"})
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]+")
 _RUN_ID = re.compile(r"[-/_=A-Za-z0-9](?:[-/_=.A-Za-z0-9]*[-/_=A-Za-z0-9])?")
+_PATH = re.compile(r" at (\$\S*)")
+_SUBJECT = re.compile(r"[^\s.*>$][^\s.*>]*(?:\.[^\s.*>]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _MAX_RUN_ID_CHARS = 512
 _MAX_HEADER_CHARS = 1024
@@ -143,6 +152,17 @@ def consumer_name(task_id: str) -> str:
     return f"natq_worker_{task_id}"
 
 
+def subject_of(task_id: str, prefix: str, definition: TaskDefinition | None = None) -> str:
+    """Where ``task_id`` listens: as its worker announced, else prefix and id.
+
+    An announced subject that could not be published to is not believed.
+    """
+    said = None if definition is None else definition.subject
+    if said is not None and _SUBJECT.fullmatch(said):
+        return said
+    return prefix + check_task_id(task_id)
+
+
 # Input ----------------------------------------------------------------------------------
 
 
@@ -168,18 +188,62 @@ def _run_id_of(given: Any) -> str:
 
 
 def submission(body: Any, *, run_id: str, drop_result: bool = False) -> bytes:
-    """The payload that asks for a run of a task with ``body``, an object or nothing."""
-    members = {} if body is MISSING or body is None else body
-    if not isinstance(members, dict):
-        raise ConfigError(
-            "a natq job needs an object as input, to carry its run id",
-            remedy="pass named arguments instead of a list or a bare value",
-            code="natq.body",
-        )
-    whole = {**members, "runId": check_run_id(run_id)}
+    """The payload that asks for a run of a task with ``body``, an object or nothing.
+
+    Raises `BadInput` with the path of a member that cannot be sent.
+    """
+    whole = {**_members(body), "runId": check_run_id(run_id)}
     if drop_result:
         whole["dropResultOnSuccess"] = True
-    return codec.encode(whole)
+    return encoded_input(whole)
+
+
+def reserved_run_id(body: Any) -> str | None:
+    """The run id that a whole input brings along in its reserved member, if any."""
+    given = body.get("runId") if isinstance(body, dict) else None
+    return _run_id_of(given) if given else None
+
+
+def without_reserved(body: Any) -> Any:
+    """What a handler sees of ``body``: not the members that are the protocol's own."""
+    if isinstance(body, dict) and not _RESERVED.isdisjoint(body):
+        return {name: value for name, value in body.items() if name not in _RESERVED}
+    return body
+
+
+def encoded_input(body: Any) -> bytes:
+    """``body`` as JSON. Raises `BadInput` for what JSON cannot say, with its path."""
+    try:
+        return codec.encode(body)
+    except codec.JsonError as error:
+        found = _PATH.search(str(error))
+        raise BadInput(
+            f"the input is not JSON: {error}",
+            path=found[1] if found else "$",
+            remedy="send plain data: objects, lists, texts, finite numbers, booleans, null",
+        ) from error
+
+
+def _members(body: Any) -> dict[str, Any]:
+    if body is MISSING or body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise BadInput(
+            f"a natq job needs an object as input, to carry its run id, not {_kind(body)}",
+            remedy="pass named arguments instead of a list or a bare value",
+        )
+    drop = body.get("dropResultOnSuccess", False)
+    if not isinstance(drop, bool):
+        raise BadInput(
+            f"dropResultOnSuccess is {_kind(drop)}, and only true drops a result",
+            path="$.dropResultOnSuccess",
+            remedy="send true or false",
+        )
+    return body
+
+
+def _kind(value: Any) -> str:
+    return "an array" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
 
 
 # Output ---------------------------------------------------------------------------------
@@ -211,10 +275,31 @@ def encode_output(output: Output) -> bytes:
 
 
 def decode_output(data: bytes) -> Output:
-    """A record as any SDK wrote it. Raises `codec.JsonError` for what is not one."""
+    """A record as any SDK wrote it. Raises `codec.JsonError` for what is not one.
+
+    Others write numbers as ids, ``null`` for no error, and NaN in data: all that is read,
+    because a final record that cannot be read would let its job run again.
+    """
     try:
         return _outputs.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_leniently(data)
+
+
+def _decode_leniently(data: bytes) -> Output:
+    try:
+        record = json.loads(data)  # unlike ours, it takes NaN
+        if not isinstance(record, dict):
+            raise TypeError(f"a record is an object, not {type(record).__name__}")
+        if isinstance(record.get("id"), (int, float)):
+            record["id"] = codec.encode(record["id"]).decode()
+        for name in ("error", "attempt", "seq", "worker"):
+            if record.get(name, UNSET) is None:
+                del record[name]
+        if not isinstance(record.get("error", ""), str):
+            record["error"] = json.dumps(record["error"])
+        return msgspec.convert(record, Output)
+    except (ValueError, TypeError, RecursionError) as error:
         raise codec.JsonError(str(error)) from error
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -39,9 +39,10 @@ from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.records import Records, lost_race
 from penstock.protocols.natq.requests import RequestDoor
 from penstock.protocols.natq.results import final_record
-from penstock.protocols.natq.room import Room
+from penstock.protocols.natq.room import Room, definition_of
 from penstock.protocols.natq.rules import FAULT_DELAY, exhausted
-from penstock.protocols.natq.wire import check_task_id, consumer_name
+from penstock.protocols.natq.schemas import ResultCheck
+from penstock.protocols.natq.wire import TaskDefinition, check_task_id, consumer_name
 
 __all__ = ["FACILITIES", "JobSource", "NatqWorker", "open_worker"]
 
@@ -56,8 +57,11 @@ class JobSource:
 
     facilities = FACILITIES
 
-    def __init__(self, room: Room, task: Task, worker_id: str) -> None:
+    def __init__(
+        self, room: Room, task: Task, worker_id: str, check: ResultCheck | None = None
+    ) -> None:
         self.room = room
+        self.check = check
         self.options = room.options
         self.task = task.name
         self.task_id = check_task_id(task.name_on("natq"))
@@ -168,13 +172,20 @@ class NatqWorker:
 
 
 async def open_worker(
-    link: Link, tasks: Iterable[Task], options: NatqOptions, worker_id: str
+    link: Link,
+    tasks: Iterable[Task],
+    options: NatqOptions,
+    worker_id: str,
+    definitions: Mapping[str, TaskDefinition] | None = None,
 ) -> NatqWorker:
     """Prepare the server for ``tasks`` in the seed's order, up to their consumers.
 
+    ``definitions``: what to announce of them by name, instead of what their signatures say.
     The runtime then starts the doors first and pulls from the sources after that.
     """
     served = list(tasks)
+    told = {task.name: definition_of(task, options) for task in served} | dict(definitions or {})
+    checks = {name: ResultCheck(one) for name, one in told.items() if options.enforce_schemas}
     room = await Room.open(link, options)
     jobs = [task for task in served if not task.replies]
     if jobs:
@@ -183,12 +194,12 @@ async def open_worker(
             await room.ensure_dead_letters()
     if points.armed:
         points.reach("natq.streams_made")
-    await room.announce(served)
+    await room.announce(told.values())
     if points.armed:
         points.reach("natq.announced")
     ids = {"workerId": worker_id}
-    doors = [RequestDoor(room, task, ids) for task in served if task.replies]
-    sources = [JobSource(room, task, worker_id) for task in jobs]
+    doors = [RequestDoor(room, task, ids, checks.get(task.name)) for task in served if task.replies]
+    sources = [JobSource(room, task, worker_id, checks.get(task.name)) for task in jobs]
     for source in sources:
         await source.bind()
     return NatqWorker(room, sources, doors)
