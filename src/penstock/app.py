@@ -7,15 +7,18 @@ loads no runtime. Without an address a NATS server of our own is started and goe
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from penstock.core.errors import ConfigError, UnknownName
+from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
 from penstock.core.registry import Registry
 from penstock.core.task import InputShape, Task
+from penstock.hall import Hall, check_protocols, door
+from penstock.hall import open_admin as _open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.runtime.worker import Worker
     from penstock.settings import Settings
 
-__all__ = ["App", "Client", "connect", "open_link", "serve"]
+__all__ = ["App", "Client", "connect", "open_admin", "open_link", "serve"]
 
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
 
@@ -101,11 +104,11 @@ class App:
         """Serve every task in this process and give a client: the whole thing in one file."""
         chosen = _settings(url, settings)
         async with AsyncExitStack() as stack:
-            link = await stack.enter_async_context(open_link(chosen))
-            worker = await _worker(self, link, chosen, protocols, stack)
+            hall = Hall(chosen, stack, open_link, uuid7())
+            worker = await _worker(self, hall, chosen, protocols)
             await worker.start()
             stack.push_async_callback(worker.stop)
-            yield await Client.open(link, chosen, self)
+            yield await Client.open(await hall.link(), chosen, self)
 
 
 class Client:
@@ -279,12 +282,17 @@ async def open_link(settings: Settings) -> AsyncIterator[Link]:
         yield link
 
 
+def open_admin(protocol: str, settings: Settings) -> AbstractAsyncContextManager[Admin]:
+    """The operator's door of one protocol, on the broker that it needs and no other."""
+    return _open_admin(protocol, settings, open_link)
+
+
 async def serve(
     app: App,
     settings: Settings,
     protocols: Sequence[str],
     *,
-    ready: Callable[[str], None] | None = None,
+    ready: Callable[[Sequence[str]], None] | None = None,
 ) -> int:
     """Serve the application's tasks until a signal says stop; the exit code of the process."""
     if not len(app.registry):
@@ -300,50 +308,38 @@ async def serve(
         started = await signals.unless_heard(_started(app, settings, protocols, stack))
         if started is None:
             return ExitCode.CLEAN  # told to stop before anything was taken
-        worker, url = started
+        worker, addresses = started
         if ready is not None:
-            ready(url)
+            ready(addresses)
         return await worker.run(signals)
 
 
 async def _started(
     app: App, settings: Settings, protocols: Sequence[str], stack: AsyncExitStack
-) -> tuple[Worker, str]:
-    link = await stack.enter_async_context(open_link(settings))
-    worker = await _worker(app, link, settings, protocols, stack)
+) -> tuple[Worker, Sequence[str]]:
+    hall = Hall(settings, stack, open_link, uuid7())
+    worker = await _worker(app, hall, settings, protocols)
     try:
         await worker.start()
     except BaseException:
         await worker.stop(timedelta(0))  # gives back what it may have taken already
         raise
-    return worker, link.options.servers[0]
+    return worker, hall.addresses
 
 
-async def _worker(
-    app: App,
-    link: Link,
-    settings: Settings,
-    protocols: Sequence[str],
-    stack: AsyncExitStack,
-) -> Worker:
-    """A worker for ``protocols``, prepared on the server but not started."""
-    from penstock.core.ids import uuid7
-    from penstock.protocols.natq.worker import open_worker
+async def _worker(app: App, hall: Hall, settings: Settings, protocols: Sequence[str]) -> Worker:
+    """A worker for ``protocols``, prepared on the servers but not started."""
     from penstock.runtime.worker import Worker
 
-    for protocol in protocols:
-        if protocol != "natq":
-            raise UnknownName("protocol", protocol, ["natq"])
-    worker_id = uuid7()
-    served = await open_worker(link, app.registry, settings.natq, worker_id)
-    stack.push_async_callback(served.room.settle_errands)
+    check_protocols(protocols)
+    served = [await door(protocol)[0](hall, app.registry) for protocol in protocols]
     return Worker(
         {task.name: task for task in app.registry},
-        served.sources,
-        served.doors,
+        [source for one in served for source in one.sources],
+        [request for one in served for request in one.requests],
         options=_worker_options(settings),
-        sink=await _sink(link, settings),
-        worker_id=worker_id,
+        sink=await _sink(hall, settings),
+        worker_id=hall.worker_id,
         protocols=cast("Sequence[ProtocolName]", protocols),
     )
 
@@ -364,14 +360,15 @@ def _worker_options(settings: Settings) -> Any:
     )
 
 
-async def _sink(link: Link, settings: Settings) -> EventSink:
-    if not settings.events:
+async def _sink(hall: Hall, settings: Settings) -> EventSink:
+    """Lifecycle events go to NATS; work on another broker starts no server only for them."""
+    if not settings.events or not hall.has_nats:
         from penstock.core.events import Silent
 
         return Silent()
     from penstock.broker.event_stream import EventStream
 
-    return await EventStream.open(link, replicas=settings.natq.replicas)
+    return await EventStream.open(await hall.link(), replicas=settings.natq.replicas)
 
 
 def _nats_options(url: str, settings: Settings) -> Any:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import click
@@ -21,7 +21,8 @@ from penstock.cli.options import configured, setting
 from penstock.cli.output import say
 from penstock.cli.remote import DEFAULT_DATA, leave_address, run_async, take_address_back
 from penstock.cli.root import COMMANDS
-from penstock.cli.server import server_for
+from penstock.cli.server import redis_for, server_for
+from penstock.hall import brokers_of
 from penstock.settings import Loaded, Settings
 from penstock.settings.secrets import masked_url
 
@@ -38,16 +39,21 @@ def dev(loaded: Loaded, app: str, folders: tuple[str, ...], port: int) -> None:
     """Run MODULE:APP with a server of its own, and reload it on every change.
 
     The server's data stays in .penstock; other commands started in this folder find the server
-    by themselves.
+    by themselves. With an [omniq] section in the settings there is a Redis, too.
     """
     data = Path(loaded.settings.data or DEFAULT_DATA).absolute()
     run_async(_develop(loaded, app, folders or (".",), data, port))
 
 
 async def _develop(loaded: Loaded, app: str, folders: Iterable[str], data: Path, port: int) -> None:
-    async with _server(loaded.settings, data, port) as url:
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(_server(loaded.settings, data, port))
         say(f"NATS: {masked_url(url)}")
         environ = {**os.environ, "PENSTOCK_NATS_URL": url}
+        if "redis" in brokers_of(loaded.configured):
+            url = await stack.enter_async_context(_redis(loaded.settings, data))
+            say(f"Redis: {masked_url(url)}")
+            environ["PENSTOCK_REDIS_URL"] = url
         if loaded.origins["worker.concurrency"] == "--concurrency":
             environ["PENSTOCK_WORKER__CONCURRENCY"] = str(loaded.settings.worker.concurrency)
         if loaded.file is not None:
@@ -118,6 +124,18 @@ async def _server(settings: Settings, data: Path, port: int) -> AsyncIterator[st
             yield url
         finally:
             take_address_back(data)
+
+
+@asynccontextmanager
+async def _redis(settings: Settings, data: Path) -> AsyncIterator[str]:
+    """The same for Redis, where a protocol is configured that needs one."""
+    async with redis_for(settings, folder=data) as url:
+        if url != settings.redis.url:
+            leave_address(data, url, "redis")
+        try:
+            yield url
+        finally:
+            take_address_back(data, "redis")
 
 
 def _prepare(data: Path) -> None:

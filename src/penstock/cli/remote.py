@@ -20,11 +20,14 @@ from penstock.settings import Loaded, Settings
 
 if TYPE_CHECKING:
     from penstock.app import Client
+    from penstock.core.admin import Admin
+    from penstock.hall import Broker
 
 __all__ = [
     "DEFAULT_DATA",
     "found_dev_server",
     "leave_address",
+    "on_admin",
     "on_client",
     "run_async",
     "settings_at",
@@ -33,7 +36,8 @@ __all__ = [
 ]
 
 DEFAULT_DATA: Final = ".penstock"
-_ADDRESS_FILE: Final = "dev.json"
+_ADDRESS_FILES: Final[dict[Broker, str]] = {"nats": "dev.json", "redis": "dev-redis.json"}
+_NAMES: Final[dict[Broker, str]] = {"nats": "NATS", "redis": "Redis"}
 
 T = TypeVar("T")
 
@@ -60,39 +64,56 @@ def on_client(loaded: Loaded, act: Callable[[Client], Awaitable[T]]) -> T:
     return run_async(work())
 
 
-def settings_to_reach(loaded: Loaded) -> Settings:
+def on_admin(loaded: Loaded, protocol: str, act: Callable[[Admin], Awaitable[T]]) -> T:
+    """What ``act`` answers at the operator's door of a protocol."""
+
+    async def work() -> T:
+        from penstock.app import open_admin
+        from penstock.hall import brokers_of
+
+        (broker,) = brokers_of([protocol])
+        async with open_admin(protocol, settings_to_reach(loaded, broker)) as admin:
+            return await act(admin)
+
+    return run_async(work())
+
+
+def settings_to_reach(loaded: Loaded, broker: Broker = "nats") -> Settings:
     """The settings with an address in them. Raises `Problem` when there is none to be found."""
     settings = loaded.settings
-    if settings.nats.url:
+    if getattr(settings, broker).url:
         return settings
-    url = found_dev_server(settings)
+    url = found_dev_server(settings, broker)
     if url is None:
         raise Problem(
-            "no NATS server is configured and no `penstock dev` runs here",
-            code="nats.url",
-            remedy="give --nats URL, set PENSTOCK_NATS_URL, or start `penstock dev MODULE:APP`.",
+            f"no {_NAMES[broker]} server is configured and no `penstock dev` with one runs here",
+            code=f"{broker}.url",
+            remedy=f"give --{broker} URL, set PENSTOCK_{broker.upper()}_URL,"
+            " or start `penstock dev MODULE:APP`.",
         )
-    return settings_at(settings, url)
+    return settings_at(settings, url, broker)
 
 
-def settings_at(settings: Settings, url: str) -> Settings:
-    """The same settings with another address of NATS."""
-    return msgspec.structs.replace(settings, nats=msgspec.structs.replace(settings.nats, url=url))
+def settings_at(settings: Settings, url: str, broker: Broker = "nats") -> Settings:
+    """The same settings with another address of a broker."""
+    section = msgspec.structs.replace(getattr(settings, broker), url=url)
+    return msgspec.structs.replace(settings, **{broker: section})
 
 
-def leave_address(data: Path, url: str) -> None:
-    """Tell other commands where the server of this process is; ``data`` is its folder."""
-    (data / _ADDRESS_FILE).write_bytes(msgspec.json.encode({"url": url, "pid": os.getpid()}))
+def leave_address(data: Path, url: str, broker: Broker = "nats") -> None:
+    """Tell other commands where a server of this process is; ``data`` is its folder."""
+    said = msgspec.json.encode({"url": url, "pid": os.getpid()})
+    (data / _ADDRESS_FILES[broker]).write_bytes(said)
 
 
-def take_address_back(data: Path) -> None:
+def take_address_back(data: Path, broker: Broker = "nats") -> None:
     """Undo `leave_address`."""
-    (data / _ADDRESS_FILE).unlink(missing_ok=True)
+    (data / _ADDRESS_FILES[broker]).unlink(missing_ok=True)
 
 
-def found_dev_server(settings: Settings) -> str | None:
+def found_dev_server(settings: Settings, broker: Broker = "nats") -> str | None:
     """The address of a `penstock dev` in this folder or one above it, if it still runs."""
-    name = Path(settings.data or DEFAULT_DATA) / _ADDRESS_FILE
+    name = Path(settings.data or DEFAULT_DATA) / _ADDRESS_FILES[broker]
     for folder in (Path.cwd(), *Path.cwd().parents):
         with suppress(OSError, ValueError, KeyError, TypeError):
             said = msgspec.json.decode((folder / name).read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from penstock.cli.options import configured, setting
 from penstock.cli.output import say
 from penstock.cli.remote import found_dev_server, run_async, settings_at
 from penstock.cli.root import COMMANDS
-from penstock.cli.server import server_for
+from penstock.cli.server import SERVERS
 from penstock.core.invocation import PROTOCOLS
 from penstock.settings import Loaded, Settings
 from penstock.settings.secrets import masked_url
@@ -42,6 +43,7 @@ def _protocol_flags(function: click.decorators.FC) -> click.decorators.FC:
 @setting("worker.grace", "--grace", "How long handlers may finish when stopping.", metavar="TIME")
 @setting("worker.max_jobs", "--max-jobs", "Replace a process after so many jobs.", metavar="N")
 @setting("worker.max_rss_mb", "--max-rss", "Replace a process above so much memory.", metavar="MB")
+@setting("redis.url", "--redis", "Address of Redis.", metavar="URL")
 @setting("log.format", "--log-format", "text, json or auto.", metavar="FORMAT")
 @setting("log.level", "--log-level", "debug, info, warning or error.", metavar="LEVEL")
 @configured
@@ -61,11 +63,11 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
     stop_with_parent()
     chosen = tuple(name for name in PROTOCOLS if flags.get(name))
     protocols = chosen or loaded.configured or ("natq",)
-    settings = _joined(loaded)
+    settings = _joined(loaded, protocols)
     _set_up_logs(settings)
     application = load_app(app)
     if _needs_supervisor(settings):
-        return run_async(_supervise(settings))
+        return run_async(_supervise(settings, protocols))
     return _serve(settings, application, app, protocols)
 
 
@@ -73,8 +75,9 @@ def _serve(settings: Settings, application: App, spec: str, protocols: Sequence[
     """One worker process; its exit code."""
     from penstock.app import serve
 
-    def ready(url: str) -> None:
-        say(f"serving {spec} over {', '.join(protocols)} at {masked_url(url)}")
+    def ready(addresses: Sequence[str]) -> None:
+        at = ", ".join(map(masked_url, addresses))
+        say(f"serving {spec} over {', '.join(protocols)} at {at}")
 
     work = serve(application, settings, protocols, ready=ready)
     return run_async(work, uvloop=settings.worker.uvloop)
@@ -98,16 +101,19 @@ def _needs_supervisor(settings: Settings) -> bool:
     return not supervised() and (chosen.processes > 1 or limited)
 
 
-async def _supervise(settings: Settings) -> int:
-    """The same command again, once per process, on one server."""
+async def _supervise(settings: Settings, protocols: Sequence[str]) -> int:
+    """The same command again, once per process, on the same servers."""
+    from penstock.hall import brokers_of
     from penstock.runtime.supervisor import Supervisor
 
     command = [sys.executable, "-m", "penstock", *sys.argv[1:]]
     folder = Path(settings.data) if settings.data else None
-    async with server_for(settings, folder=folder) as url:
-        if url != settings.nats.url:
-            command += ["--nats", url]  # they share the embedded server; a later flag wins
-            say(f"NATS: {url}")
+    async with AsyncExitStack() as stack:
+        for broker in brokers_of(protocols):
+            url = await stack.enter_async_context(SERVERS[broker](settings, folder=folder))
+            if url != getattr(settings, broker).url:
+                command += [f"--{broker}", url]  # they share the embedded server; a later flag wins
+                say(f"{broker}: {url}")
         count = settings.worker.processes
         return await Supervisor(command, count, kill_after_s=_patience_s(settings)).run()
 
@@ -117,12 +123,16 @@ def _patience_s(settings: Settings) -> float:
     return settings.worker.grace.total_seconds() + 60
 
 
-def _joined(loaded: Loaded) -> Settings:
-    """The settings, with the address of a `penstock dev` in this folder where none is given."""
-    if loaded.settings.nats.url or loaded.settings.data:
-        return loaded.settings
-    url = found_dev_server(loaded.settings)
-    if url is None:
-        return loaded.settings
-    say(f"using the server of the `penstock dev` that runs here: {url}")
-    return settings_at(loaded.settings, url)
+def _joined(loaded: Loaded, protocols: Sequence[str]) -> Settings:
+    """The settings, with the addresses of a `penstock dev` in this folder where none is given."""
+    from penstock.hall import brokers_of
+
+    settings = loaded.settings
+    if settings.data:
+        return settings
+    for broker in brokers_of(protocols):
+        url = None if getattr(settings, broker).url else found_dev_server(settings, broker)
+        if url is not None:
+            say(f"using the server of the `penstock dev` that runs here: {url}")
+            settings = settings_at(settings, url, broker)
+    return settings

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.protocols.natq.options import NatqOptions
+from penstock.protocols.omniq.options import OmniqOptions
 from penstock.settings.secrets import shown
 
 __all__ = [
@@ -151,3 +152,4 @@ class Settings(Section, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     natq: NatqOptions = NatqOptions()
+    omniq: OmniqOptions = OmniqOptions()

@@ -31,6 +31,7 @@ from penstock.protocols.omniq.store import (
     Turn,
 )
 from penstock.protocols.omniq.upkeep import BatchItem, Repair, Tended, Upkeep
+from penstock.protocols.omniq.views import group_in, group_pattern
 from penstock.protocols.omniq.wire import (
     DEFAULT_BACKOFF_MS,
     DEFAULT_MAX_ATTEMPTS,
@@ -326,8 +327,8 @@ class OmniqClient:
         """Recount groups and, with ``mirrors`` (as ``compat`` says, if not given), rebuild what
         SDK 4.x reads, after clients that did not keep it or a crash of theirs."""
         port = await self.port()
-        found = [key async for key in port.scan(self._upkeep.group_pattern(queue))]
-        gids = sorted({self._upkeep.group_in(queue, key) for key in found})
+        found = [key async for key in port.scan(group_pattern(queue))]
+        gids = sorted({group_in(queue, key) for key in found})
         return await self._drive(
             self._upkeep.rebuild(
                 queue,
@@ -390,6 +391,11 @@ class OmniqClient:
     def wake_key(queue: str) -> str:
         """The list where an announced consumer finds a token when work arrives (``BLPOP`` it)."""
         return f"{wire.queue_base(queue)}:x:wake"
+
+    @property
+    def url(self) -> str:
+        """Where this client is connected to, once it is; empty for a client of the caller's."""
+        return self._opening.address
 
     async def port(self) -> RedisPort:
         """The open connection; the first call opens it."""

@@ -36,6 +36,11 @@ class OpenDoor:
         if self.folder is not None and (self.url or self.redis is not None):
             raise ConfigError("a folder is for the embedded Redis; a URL or client was given too")
 
+    @property
+    def address(self) -> str:
+        """The URL given, or that of our own server once it runs."""
+        return self.url or (self.server.url if self.server is not None else "")
+
     def start_server(self) -> str:
         """The URL of our own server, started if it is not running yet."""
         if self.server is None:

@@ -29,6 +29,7 @@ from penstock.protocols.omniq.store import (
 )
 from penstock.protocols.omniq.sync_monitor import SyncMonitor
 from penstock.protocols.omniq.upkeep import BatchItem, Repair, Tended, Upkeep
+from penstock.protocols.omniq.views import group_in, group_pattern
 from penstock.protocols.omniq.wire import (
     DEFAULT_BACKOFF_MS,
     DEFAULT_MAX_ATTEMPTS,
@@ -308,8 +309,8 @@ class SyncOmniqClient:
         """Recount groups and, with ``mirrors`` (as ``compat`` says, if not given), rebuild what
         SDK 4.x reads, after clients that did not keep it or a crash of theirs."""
         port = self.port()
-        found = list(port.scan(self._upkeep.group_pattern(queue)))
-        gids = sorted({self._upkeep.group_in(queue, key) for key in found})
+        found = list(port.scan(group_pattern(queue)))
+        gids = sorted({group_in(queue, key) for key in found})
         return self._drive(
             self._upkeep.rebuild(
                 queue,

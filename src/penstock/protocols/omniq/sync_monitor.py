@@ -8,14 +8,18 @@ from typing import Any, Protocol, TypeVar
 from penstock.broker.redis_port import SyncRedisPort
 from penstock.protocols.omniq.calls import Call, Scripts
 from penstock.protocols.omniq.views import (
+    GROUPS_AT_ONCE,
     QUEUE_KEYS,
     Counts,
     GroupStatus,
     JobInfo,
+    LanePage,
     Overview,
     QueueStats,
     State,
     Views,
+    group_in,
+    group_pattern,
     queue_of,
 )
 
@@ -100,6 +104,21 @@ class SyncMonitor:
     def stats_many(self, queues: Sequence[str]) -> list[QueueStats]:
         """As `stats` for several queues."""
         return [self.stats(queue) for queue in queues]
+
+    def groups(self, queue: str) -> list[GroupStatus]:
+        """How all groups stand that have keys. Walks all keys: for people, not for loops."""
+        port = self._port()
+        found = list(port.scan(group_pattern(queue)))
+        gids = sorted({group_in(queue, key) for key in found})
+        return [
+            status
+            for at in range(0, len(gids), GROUPS_AT_ONCE)
+            for status in self.group_status(queue, gids[at : at + GROUPS_AT_ONCE])
+        ]
+
+    def page(self, queue: str, lane: str, *, offset: int = 0, limit: int = 500) -> LanePage:
+        """Up to 500 jobs of a lane as it really is, or of a group's line (``g:<gid>:wait``)."""
+        return self._run(self._views.page(queue, lane, offset, limit))
 
     def scan_queues(self) -> list[str]:
         """The names of all queues on this Redis. Walks all keys: for people, not for loops."""

@@ -17,7 +17,7 @@ from penstock.protocols.omniq.errors import (
     ChildRequired,
     refusal,
 )
-from penstock.protocols.omniq.wire import LANES, Lane, queue_base, text
+from penstock.protocols.omniq.wire import LANES, Lane, text
 
 __all__ = ["BatchItem", "Repair", "Tended", "Upkeep"]
 
@@ -206,19 +206,6 @@ class Upkeep:
                 if cursor == "0":
                     break
         return indexed
-
-    @staticmethod
-    def group_pattern(queue: str) -> str:
-        """What the keys of a queue's groups look like, for a scan."""
-        base = queue_base(queue)
-        for special in "\\*?[]":
-            base = base.replace(special, f"\\{special}")
-        return f"{base}:g:*"
-
-    @staticmethod
-    def group_in(queue: str, key: bytes) -> str:
-        """The gid in the name of a group's key."""
-        return text(key).removeprefix(f"{queue_base(queue)}:g:").rpartition(":")[0]
 
 
 def _fan_out(key: str) -> bytes:

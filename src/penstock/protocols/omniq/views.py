@@ -13,17 +13,21 @@ import msgspec
 
 from penstock.protocols.omniq.calls import Call, Scripts, anchor
 from penstock.protocols.omniq.errors import BadLane
-from penstock.protocols.omniq.wire import text
+from penstock.protocols.omniq.wire import queue_base, text
 
 __all__ = [
+    "GROUPS_AT_ONCE",
     "QUEUE_KEYS",
     "Counts",
     "GroupStatus",
     "JobInfo",
+    "LanePage",
     "Overview",
     "QueueStats",
     "State",
     "Views",
+    "group_in",
+    "group_pattern",
     "queue_of",
 ]
 
@@ -32,6 +36,7 @@ State: TypeAlias = Literal["wait", "active", "delayed", "failed", "completed"]
 _STATES: Final = ("wait", "active", "delayed", "failed", "completed")
 _MAX_GROUPS: Final = 2000
 _MAX_SAMPLE: Final = 500
+GROUPS_AT_ONCE: Final = 500
 _MAX_PAGE: Final = 25
 # Matches one key of every queue and leaves out jobs, groups, indexes and keys of ours.
 QUEUE_KEYS: Final = "*}:[acdflpsw]*"
@@ -130,6 +135,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     lanes: dict[str, list[JobInfo]]
 
 
+class LanePage(msgspec.Struct, frozen=True):
+    """Part of a lane as it really is; ``more``: it may go on (ids without a job are left out)."""
+
+    jobs: list[JobInfo]
+    more: bool
+
+
 class Views:
     """Builds the calls that look; pure, no connection of its own."""
 
@@ -182,6 +194,17 @@ class Views:
         args = (lane, 0, _bounded(limit, _MAX_SAMPLE), 0)
         return Call(self.scripts["jobs"], anchor(queue), args, _read_jobs)
 
+    def page(self, queue: str, lane: str, offset: int, limit: int) -> Call[LanePage]:
+        """Up to 500 jobs of a lane, a group's line (``g:<gid>:wait``) included, from ``offset``."""
+        most = _bounded(limit, _MAX_SAMPLE)
+
+        def read(reply: list[Any]) -> LanePage:
+            seen, jobs = reply
+            return LanePage(_read_jobs(jobs), seen == most)
+
+        args = ("page", lane, max(offset, 0), most, 0)
+        return Call(self.scripts["jobs"], anchor(queue), args, read)
+
     def lane_page(
         self, queue: str, lane: State, *, offset: int, limit: int, reverse: bool, gid: str
     ) -> Call[list[JobInfo]]:
@@ -210,6 +233,19 @@ class Views:
             return QueueStats(queue=queue, paused=bool(reply[0]), **known)
 
         return Call(self.scripts["stats"], anchor(queue), (), read)
+
+
+def group_pattern(queue: str) -> str:
+    """What the keys of a queue's groups look like, for a scan."""
+    base = queue_base(queue)
+    for special in "\\*?[]":
+        base = base.replace(special, f"\\{special}")
+    return f"{base}:g:*"
+
+
+def group_in(queue: str, key: bytes) -> str:
+    """The gid in the name of a group's key."""
+    return text(key).removeprefix(f"{queue_base(queue)}:g:").rpartition(":")[0]
 
 
 def queue_of(keys: Iterable[bytes]) -> set[str]:

@@ -2,7 +2,8 @@
 -- jobs: hashes, each as a flat list after its id; ids without a hash are left out.
 -- ARGV: ids, then the ids; or a lane, then offset, limit, 1 for the newest first.
 --   wait, failed, completed are lists; active, delayed sorted sets; g:<gid>:wait a group's list;
---   idx:<state> the index that SDK 4.0 keeps.
+--   idx:<state> the index that SDK 4.0 keeps. With `page` before all that, how many ids there were
+--   comes first.
 
 local function page(lane, first, last, backwards)
   local key = base .. ':' .. lane
@@ -16,6 +17,8 @@ local function page(lane, first, last, backwards)
 end
 
 local ids = {}
+local counted = ARGV[1] == 'page'
+if counted then table.remove(ARGV, 1) end
 if ARGV[1] == 'ids' then
   for at = 2, #ARGV do ids[#ids + 1] = ARGV[at] end
 else
@@ -27,4 +30,4 @@ for _, id in ipairs(ids) do
   local job = call('HGETALL', job_key(id))
   if #job > 0 then out[#out + 1] = {id, job} end
 end
-return out
+return counted and {#ids, out} or out
