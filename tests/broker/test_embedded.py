@@ -291,3 +291,11 @@ def test_the_store_of_a_killed_owner_can_be_opened_at_once(tmp_path: Path) -> No
 
     with EmbeddedNats(tmp_path) as server:
         assert server.running
+
+
+def test_what_follows_a_pause_meets_a_frozen_server(fresh_nats: EmbeddedNats) -> None:
+    for _ in range(20):
+        fresh_nats.pause()
+        threads = psutil.Process(fresh_nats.pid).threads()
+        assert {psutil.Process(thread.id).status() for thread in threads} == {"stopped"}
+        fresh_nats.resume()

@@ -33,6 +33,7 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.broker.binary import MIN_API_LEVEL, find_nats_server
+from penstock.broker.freeze import freeze
 from penstock.broker.probe import ProbeRefused, probe
 from penstock.core.errors import Problem
 
@@ -184,7 +185,7 @@ class EmbeddedNats:
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open, nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         """Let a frozen server go on."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
+from penstock.broker.freeze import freeze
 from penstock.broker.redis_binary import find_redis_server
 from penstock.broker.resp import RespReader, encode_command
 from penstock.core.errors import Problem
@@ -156,7 +157,7 @@ class EmbeddedRedis:
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open, nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         """Let a frozen server go on."""
