@@ -226,10 +226,11 @@ class Bucket:
         Raises at once, with nothing sent, for a bad key, a value over the server's limit, and
         `LinkBusy`: callers that send many wait for ``link.room()`` in between.
         """
-        headers = None
-        if revision is not None or ttl is not None:
-            headers = _expecting(revision) + (self._living(ttl) if ttl is not None else b"")
-        return self._publisher.send(self._prefix + check_key(key).encode(), value, headers=headers)
+        subject = self._prefix + check_key(key).encode()
+        headers = None if revision is None else _expecting(revision)
+        if ttl is not None:
+            headers = (headers or b"") + self._living(ttl)
+        return self._publisher.send(subject, value, headers=headers)
 
     async def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Outcome:
         """Set ``key`` whatever it holds now."""

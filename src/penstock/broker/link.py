@@ -165,13 +165,13 @@ class Link(ABC):
 
     @property
     def in_flight(self) -> int:
-        return len(self._requests)
+        return len(self._requests.waiting)
 
     @property
     def has_room(self) -> bool:
         """Whether `room` would return at once."""
         requests = self._requests
-        return len(requests) < requests.max_in_flight and self._pending_bytes() < self._mark
+        return len(requests.waiting) < requests.max_in_flight and self._pending_bytes() < self._mark
 
     @property
     def stats(self) -> LinkStats:

@@ -147,18 +147,18 @@ def parse_ack_subject(reply: bytes) -> Delivery:
 
     Raises ``ValueError`` for anything else.
     """
-    tokens = reply.decode().split(".")
+    tokens = reply.split(b".")
     many = len(tokens)
     if not reply.startswith(b"$JS.ACK.") or many not in (9, 11, 12):
         raise ValueError(f"not an ack subject: {reply!r}")
     domain = ""
     if many > 9:
-        domain = "" if tokens[2] == "_" else tokens[2]
+        domain = "" if tokens[2] == b"_" else tokens[2].decode()
         del tokens[2:4]
     stream, consumer, delivered, stream_seq, consumer_seq, stored_at_ns, pending = tokens[2:9]
     return Delivery(
-        stream,
-        consumer,
+        stream.decode(),
+        consumer.decode(),
         int(delivered),
         int(stream_seq),
         int(consumer_seq),

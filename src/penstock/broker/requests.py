@@ -47,13 +47,13 @@ def settle_reply(
 
 
 class Requests:
-    """The table of open requests of one link, addressed by a token in the reply subject."""
+    """The table of open requests of one link: ``waiting``, by the token in the reply subject."""
 
     def __init__(self, prefix: bytes, max_in_flight: int) -> None:
         self.prefix = prefix
         self.max_in_flight = max_in_flight
         self._space: deque[asyncio.Future[None]] = deque()
-        self._open: dict[bytes, Waiting] = {}
+        self.waiting: dict[bytes, Waiting] = {}
         self._tokens = count(1)
         self._loop = asyncio.get_running_loop()
         self._new_future = partial(asyncio.Future, loop=self._loop)
@@ -62,14 +62,11 @@ class Requests:
         self._next_sweep_at = float("inf")
         self._waited = False  # the moment is given once, a loop that is always late still sweeps
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def add(
         self, subject: bytes, timeout: float, settle: Settle
     ) -> tuple[bytes, asyncio.Future[Any]]:
         """Register a request; gives its reply subject and future. Raises `LinkBusy`."""
-        waiting = self._open
+        waiting = self.waiting
         if len(waiting) >= self.max_in_flight:
             raise LinkBusy(f"{len(waiting)} requests are already waiting for an answer")
         token = b"%d" % next(self._tokens)
@@ -84,7 +81,7 @@ class Requests:
         self, subject: bytes, _reply: bytes | None, headers: bytes | None, payload: bytes
     ) -> None:
         """The handler of the reply inbox. Late and unknown answers are dropped."""
-        entry = self._open.pop(subject[self._prefix_bytes :], None)
+        entry = self.waiting.pop(subject[self._prefix_bytes :], None)
         if entry is None:
             return
         if self._space:
@@ -99,7 +96,7 @@ class Requests:
 
     def fail_all(self, error: LinkError) -> None:
         """End every open request with ``error``."""
-        waiting, self._open = self._open, {}
+        waiting, self.waiting = self.waiting, {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -145,13 +142,15 @@ class Requests:
         if held_up:
             self._arm(now + MOMENT)
             return
-        late = [token for token, entry in self._open.items() if entry[1] <= now or entry[0].done()]
+        late = [
+            token for token, entry in self.waiting.items() if entry[1] <= now or entry[0].done()
+        ]
         for token in late:
-            future, _deadline, settle, subject = self._open.pop(token)
+            future, _deadline, settle, subject = self.waiting.pop(token)
             if not future.done():
                 settle(future, None, b"", _timed_out(subject))
-        if self._open:
-            earliest = min(entry[1] for entry in self._open.values())
+        if self.waiting:
+            earliest = min(entry[1] for entry in self.waiting.values())
             self._arm(max(earliest, now + GRAIN))
         for _ in late:
             self.wake()

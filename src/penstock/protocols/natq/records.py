@@ -174,7 +174,8 @@ class Records:
         """Write over revision ``at``; if the write ``before`` may have arrived, look first."""
         written = before
         if not isinstance(before, Unknown):
-            await self.bucket.link.room()
+            if not self.bucket.link.has_room:
+                await self.bucket.link.room()
             written = await self.bucket.send_put(key, record, revision=at, ttl=ttl)
         if isinstance(written, Unknown):
             return await self.bucket.settle_unknown(key, record, revision=at, ttl=ttl, tries=2)

@@ -24,6 +24,7 @@ from typing import Final
 from penstock.broker.checkpoints import Checkpoints
 from penstock.broker.errors import ConsumerGone, LinkError
 from penstock.broker.link import Link
+from penstock.broker.message import Message
 from penstock.broker.publisher import Stored
 from penstock.broker.puller import Puller
 from penstock.broker.streams import ApiError, ConsumerInfo
@@ -113,8 +114,7 @@ class JobSource:
             return []
         if points.armed:
             points.reach("natq.delivered")
-        admitted = await self._admission.admit(messages)
-        return [Job(self, one) for one in admitted if not await self._spent(one)]
+        return [Job(self, one) for one in await self._unspent(messages)]
 
     async def waiting(self) -> int | None:
         try:
@@ -134,11 +134,18 @@ class JobSource:
         if puller is not None:
             await puller.stop()
 
-    async def _spent(self, admitted: Admitted) -> bool:
-        """Bury a job whose attempts are used up before it starts: it keeps killing workers."""
+    async def _unspent(self, messages: Sequence[Message]) -> list[Admitted]:
+        """Those that may run; one whose attempts are used up is buried: it kills workers."""
+        admitted = await self._admission.admit(messages)
         limit = self.policy.max_attempts
-        if limit is None or admitted.attempt <= limit:
-            return False
+        if limit is None:
+            return admitted
+        for one in admitted:
+            if one.attempt > limit:
+                await self._bury(one)
+        return [one for one in admitted if one.attempt <= limit]
+
+    async def _bury(self, admitted: Admitted) -> None:
         given, message = admitted.given, admitted.message
         output = exhausted(self.task_id, given.run_id, admitted.attempt - 1)
         _log.error("%s", output.error, extra={**self.log_ids, "runId": given.run_id})
@@ -157,7 +164,6 @@ class JobSource:
             message.term(str(output.error))
         elif not lost_race(written):  # whoever won the race settles it
             message.nak(FAULT_DELAY)
-        return True
 
 
 class NatqWorker:
