@@ -90,13 +90,15 @@ class Serving:
         cls, url: str, tasks: Sequence[Task], options: NatqOptions, **how: Any
     ) -> Serving:
         link = await Link.open(NatsOptions.from_url(url))
-        served = await open_worker(link, tasks, options, uuid7())
+        worker_id = uuid7()
+        served = await open_worker(link, tasks, options, worker_id)
         worker = Worker(
             {task.name: task for task in tasks},
             served.sources,
             served.doors,
             options=WorkerOptions(**{"idle_wait": timedelta(seconds=0.5), **how}),
             sink=Silent(),
+            worker_id=worker_id,
         )
         await worker.start()
         await link.flush()  # so that the server knows of every subscription

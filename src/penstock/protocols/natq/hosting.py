@@ -53,8 +53,9 @@ async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:
     """Start ``upstream``; whatever was opened is closed again when that fails."""
     options = nats if isinstance(nats, NatsOptions) else NatsOptions.from_url(nats)
     bridge = _LogBridge(upstream)
-    link = await Link.open(options)
+    link: Link | None = None
     try:
+        link = await Link.open(options)
         await check_server(link)
         tasks = [registered.task for registered in upstream.registry.values()]
         served = await open_worker(
@@ -78,7 +79,8 @@ async def host(upstream: NatqWorker, nats: str | NatsOptions) -> Hosted:
         await worker.start()
     except BaseException:
         bridge.remove()
-        await link.close()
+        if link is not None:
+            await link.close()
         raise
     return Hosted(link, served, worker, bridge)
 
@@ -89,7 +91,7 @@ class _LogBridge(logging.Handler):
     _LOGGERS = ("penstock",)
 
     def __init__(self, upstream: NatqWorker) -> None:
-        super().__init__()
+        super().__init__(int(upstream.options.level))
         self._to = upstream.logger
         self._worker_id = upstream.worker_id
         for name in self._LOGGERS:
