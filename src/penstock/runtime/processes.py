@@ -63,9 +63,18 @@ class _Child:
             )
         self._pipe = Connection(ours.detach())
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """Safe from any thread and at any time."""
         self._process.kill()
+
+    def end(self) -> None:
+        """Kill it, and leave no zombie."""
+        self._process.kill()
+        self._process.wait()
 
     def run(self, work: Work, back: Backchannel) -> Outcome:
         """Have ``work`` done. Raises `ProcessDied` when the child ends before that."""
@@ -118,11 +127,17 @@ class ProcessCall(ThreadCall):
             if self._child is not None:
                 self._child.kill()
 
-    def taken_by(self, child: _Child | None) -> None:
+    def taken_by(self, child: _Child) -> None:
         with self._lock:
             self._child = child
-            if child is not None and self.abandoned:
+            if self.abandoned:
                 child.kill()
+
+    def let_go(self) -> bool:
+        """From here on `abandon` spares the child. Whether it came before, and killed it."""
+        with self._lock:
+            self._child = None
+            return self.abandoned
 
 
 class Processes:
@@ -152,26 +167,35 @@ class Processes:
         """Kill the children."""
         with self._lock:
             self._stopped = True
-            children = list(self._children)
+            children, self._children = self._children, set()
         for child in children:
-            child.kill()
+            child.end()
         self._drivers.stop()
 
     def pids(self) -> list[int]:
         return [child._process.pid for child in list(self._children)]
 
     def _drive(self, call: ProcessCall, work: Work, back: Backchannel) -> Outcome:
-        child: _Child = getattr(self._own, "child", None) or self._new_child()
+        child: _Child | None = getattr(self._own, "child", None)
+        if child is not None and not child.alive:  # it died while it had nothing to do
+            self._forget(child)
+            child = None
+        child = child or self._new_child()
         call.taken_by(child)
         try:
             return child.run(work, back)
         except ProcessDied:
-            self._own.child = None
-            with self._lock:
-                self._children.discard(child)
+            self._forget(child)
             raise
         finally:
-            call.taken_by(None)
+            if call.let_go():  # it may have ended in the very moment it was killed
+                self._forget(child)
+                child.end()
+
+    def _forget(self, child: _Child) -> None:
+        self._own.child = None
+        with self._lock:
+            self._children.discard(child)
 
     def _new_child(self) -> _Child:
         with self._lock:

@@ -8,6 +8,7 @@ an idle ticker costs nothing at all.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from math import inf
@@ -15,6 +16,9 @@ from typing import Protocol
 
 __all__ = ["Ticker", "Ticking", "stopwatch"]
 
+_log = logging.getLogger("penstock.runtime")
+
+_AFTER_FAULT_S = 1.0
 _GRAIN_S = 0.02  # sweeps are at least this far apart: bounds the cost with thousands of entries
 
 if hasattr(time, "CLOCK_BOOTTIME"):
@@ -72,10 +76,17 @@ class Ticker:
         self._disarm()
         for entry in [e for e in self._entries if e.due <= now]:
             if entry in self._entries:  # an earlier tick of this sweep may have ended it
-                entry.tick(now)
+                self._tick(entry, now)
         next_due = min((e.due for e in self._entries), default=inf)
         if next_due < inf:
             self._arm(max(next_due, now + self._grain_s))
+
+    def _tick(self, entry: Ticking, now: float) -> None:
+        try:
+            entry.tick(now)
+        except Exception:  # noqa: BLE001 - the leases of all others hang on this timer
+            _log.exception("a tick failed")
+            entry.due = max(entry.due, now + _AFTER_FAULT_S)
 
     def stop(self) -> None:
         self._disarm()
