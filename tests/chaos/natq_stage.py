@@ -135,6 +135,12 @@ class NatqStage:
         ack = await self.js.publish("natq.job.plain", payload)
         ledger.note("refusable", f"message {ack.seq}")
 
+    async def forget_message_ids_after(self, seconds: float) -> None:
+        """Shorten the window in which the server keeps one of several messages with one id."""
+        config = (await self.js.stream_info("natq_jobs")).config
+        config.duplicate_window = seconds
+        await self.js.update_stream(config)
+
     async def drained(self, ledger: Ledger | None = None) -> bool:
         """Whether every job has left the queue."""
         return (await self.js.stream_info("natq_jobs")).state.messages == 0
@@ -180,7 +186,7 @@ class NatqStage:
     async def _dead_letters(self) -> list[str]:
         state = (await self.js.stream_info("natq_dead")).state
         found = []
-        for seq in range(state.first_seq, state.last_seq + 1):
+        for seq in range(max(1, state.first_seq), state.last_seq + 1):
             headers = (await self.js.get_msg("natq_dead", seq)).headers or {}
             found.append(f"{headers['Penstock-Task']}.{headers['Penstock-Run']}")
         return found
