@@ -137,13 +137,39 @@ class NatqStage:
 
     async def forget_message_ids_after(self, seconds: float) -> None:
         """Shorten the window in which the server keeps one of several messages with one id."""
-        config = (await self.js.stream_info("natq_jobs")).config
-        config.duplicate_window = seconds
-        await self.js.update_stream(config)
+        await self.limit("natq_jobs", duplicate_window=seconds)
+
+    async def limit(self, stream: str, **limits: Any) -> None:
+        """Change how much a stream takes."""
+        config = (await self.js.stream_info(stream)).config
+        await self.js.update_stream(config.evolve(**limits))
+
+    async def wait_for_acks(self, seconds: float) -> None:
+        """Lengthen the ack wait of every task."""
+        for consumer in await self.js.consumers_info("natq_jobs"):
+            await self.js.add_consumer("natq_jobs", consumer.config.evolve(ack_wait=seconds))
 
     async def drained(self, ledger: Ledger | None = None) -> bool:
         """Whether every job has left the queue."""
         return (await self.js.stream_info("natq_jobs")).state.messages == 0
+
+    async def started(self, key: str, times: int, within: float = 60.0) -> None:
+        """Wait until the handler of ``key`` has begun so often."""
+
+        def begun() -> bool:
+            ledger = Ledger()
+            ledger.read_journal(self.journal)
+            return ledger.tally("started")[key] >= times
+
+        await eventually(begun, within, what=f"start {times} of {key}", every=0.05)
+
+    async def ended(self, key: str, within: float = 60.0) -> None:
+        """Wait until ``key`` has a final record."""
+
+        async def final() -> bool:
+            return await self.status(key) not in (None, 100)
+
+        await eventually(final, within, what=f"the end of {key}", every=0.05)
 
     async def all_ended(self, within: float = 60.0) -> None:
         await eventually(self.drained, within, what="the end of all jobs", every=0.05)
