@@ -139,7 +139,7 @@ def held_process(ctx: Context, gate: str) -> int:
 
 @app.task(reply=True)
 async def held_reply(ctx: Context, gate: str) -> str:
-    begin(ctx)
+    begin(ctx, "asked")
     while not Path(gate).exists():  # noqa: ASYNC240 - one small file
         await asyncio.sleep(0.01)
     return "answered"

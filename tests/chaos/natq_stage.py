@@ -163,6 +163,11 @@ class NatqStage:
 
         await eventually(begun, within, what=f"start {times} of {key}", every=0.05)
 
+    def pids_at_work(self) -> set[int]:
+        """The processes that have started handlers."""
+        lines = self.journal.read_text().splitlines()
+        return {int(json.loads(line)["pid"]) for line in lines}
+
     async def ended(self, key: str, within: float = 60.0) -> None:
         """Wait until ``key`` has a final record."""
 
