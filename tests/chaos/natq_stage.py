@@ -186,8 +186,10 @@ class NatqStage:
         ledger.read_journal(self.journal)
         bucket = await self.js.key_value("natq_results")
         await ledger.read_history(bucket, _kind_of)
+        seen = ledger.ids("final")
         for gone in ledger.of("gone"):  # only dropped results go, and only once they were final
-            ledger.note("final", gone.id, source="kv", detail="dropped", at=gone.at)
+            if gone.id not in seen:
+                ledger.note("final", gone.id, source="kv", detail="dropped", at=gone.at)
         for seq, reason in self.terminated.items():
             ledger.note("terminated", f"message {seq}", source="server", detail=reason)
         for id in await self._dead_letters():
