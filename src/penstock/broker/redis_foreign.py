@@ -1,7 +1,7 @@
 """A redis-py client that the caller already has, behind the same doors as our own links.
 
 Asyncio or blocking, single node or cluster, decoding its answers or not: all are taken.
-Never closed here unless we made it ourselves (`cluster_port`).
+Never closed here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,7 @@ from penstock.broker.redis_port import RedisLost, RedisPort, RedisUnreachable, S
 from penstock.broker.resp import Arg, RedisRefused, Reply
 from penstock.core.errors import ConfigError
 
-__all__ = [
-    "cluster_port",
-    "foreign_port",
-    "foreign_sync_port",
-    "sync_cluster_port",
-    "threaded_port",
-]
+__all__ = ["foreign_port", "foreign_sync_port", "threaded_port"]
 
 _SCAN_COUNT = 1000
 
@@ -28,27 +22,13 @@ _SCAN_COUNT = 1000
 def foreign_port(client: Any) -> RedisPort:
     """The asyncio door over ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
     _check(client, wants_async=True)
-    return _ForeignPort(client, owned=False)
+    return _ForeignPort(client)
 
 
 def foreign_sync_port(client: Any) -> SyncRedisPort:
     """The blocking door over ``redis.Redis`` or ``redis.RedisCluster``."""
     _check(client, wants_async=False)
-    return _ForeignSyncPort(client, owned=False)
-
-
-def cluster_port(url: str) -> RedisPort:
-    """A new asyncio cluster client; ``url`` names any one node."""
-    from redis.asyncio import RedisCluster
-
-    return _ForeignPort(RedisCluster.from_url(url), owned=True)
-
-
-def sync_cluster_port(url: str) -> SyncRedisPort:
-    """A new blocking cluster client; ``url`` names any one node."""
-    from redis import RedisCluster
-
-    return _ForeignSyncPort(RedisCluster.from_url(url), owned=True)
+    return _ForeignSyncPort(client)
 
 
 def threaded_port(port: SyncRedisPort) -> RedisPort:
@@ -57,9 +37,8 @@ def threaded_port(port: SyncRedisPort) -> RedisPort:
 
 
 class _ForeignPort:
-    def __init__(self, client: Any, *, owned: bool) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
-        self._owned = owned
 
     async def execute(self, *args: Arg) -> Reply:
         try:
@@ -81,14 +60,12 @@ class _ForeignPort:
             yield key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
 
     async def aclose(self) -> None:
-        if self._owned:
-            await self._client.aclose()
+        """The caller closes what the caller opened."""
 
 
 class _ForeignSyncPort:
-    def __init__(self, client: Any, *, owned: bool) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
-        self._owned = owned
 
     def execute(self, *args: Arg) -> Reply:
         try:
@@ -111,8 +88,7 @@ class _ForeignSyncPort:
             yield key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
 
     def close(self) -> None:
-        if self._owned:
-            self._client.close()
+        """The caller closes what the caller opened."""
 
 
 class _ThreadedPort:

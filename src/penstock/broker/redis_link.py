@@ -19,14 +19,14 @@ from penstock.broker.redis_port import RedisClosed, RedisLost, RedisTarget, Redi
 from penstock.broker.resp import Arg, Push, RedisRefused, Reply, RespReader, encode_command
 from penstock.core.errors import PenstockError
 
-__all__ = ["RedisLink"]
+__all__ = ["RedisLink", "unheard"]
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 _SCAN_COUNT: Final = 1000
 
 
-def _unheard(_news: Push | None) -> None:
+def unheard(_news: Push | None) -> None:
     """Nobody listens."""
 
 
@@ -34,22 +34,25 @@ class RedisLink:
     """``RedisLink(url)`` connects at the first command. One link per event loop.
 
     ``timeout`` bounds the wait for a connection and for an answer; ``None`` for a link that is
-    used for blocking commands. ``max_in_flight`` bounds commands without an answer: more wait.
-    ``greeting`` is said at the start of every connection; ``told`` hears what Redis tells
-    unasked, and ``None`` when a connection is gone.
+    used for blocking commands; ``connect_timeout`` says otherwise for the connection alone.
+    ``max_in_flight`` bounds commands without an answer: more wait. ``greeting`` is said at the
+    start of every connection; ``told`` hears what Redis tells unasked, and ``None`` when a
+    connection is gone.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | RedisTarget,
         *,
         timeout: float | None = 10.0,
+        connect_timeout: float | None = None,
         max_in_flight: int = 4096,
         greeting: Sequence[tuple[Arg, ...]] = (),
-        told: Callable[[Push | None], None] = _unheard,
+        told: Callable[[Push | None], None] = unheard,
     ) -> None:
-        self._target = RedisTarget.from_url(url)
+        self._target = RedisTarget.from_url(url) if isinstance(url, str) else url
         self._timeout = timeout
+        self._connect_timeout = timeout if connect_timeout is None else connect_timeout
         self._max_in_flight = max_in_flight
         self._greeting = [encode_command(command) for command in greeting]
         self._told = told
@@ -96,6 +99,11 @@ class RedisLink:
             if cursor == b"0":
                 return
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self._wire is None or not self._wire.pending
+
     async def aclose(self) -> None:
         """Close the connection; commands without an answer raise `RedisClosed`."""
         self._closed = True
@@ -129,7 +137,7 @@ class RedisLink:
             raise RedisClosed("the Redis link was closed")
         if self._mending is None:
             self._mending = asyncio.create_task(self._mend(), name="redis-link:connect")
-        done, _ = await asyncio.wait({self._mending}, timeout=self._timeout)
+        done, _ = await asyncio.wait({self._mending}, timeout=self._connect_timeout)
         if self._wire is not None:
             return self._wire
         if done and self._failure is not None and not self._closed:
@@ -137,7 +145,8 @@ class RedisLink:
         if self._closed:
             raise RedisClosed("the Redis link was closed")
         raise RedisUnreachable(
-            f"no Redis answered at {_named(self._target)} within {self._timeout} s: {self._failure}"
+            f"no Redis answered at {_named(self._target)} within {self._connect_timeout} s: "
+            f"{self._failure}"
         ) from self._failure
 
     # -- mending ------------------------------------------------------------------------
@@ -169,7 +178,7 @@ class RedisLink:
         loop = asyncio.get_running_loop()
         target = self._target
         wire = _Wire(self._timeout, self._lost, self._told)
-        async with asyncio.timeout(self._timeout or 10.0):
+        async with asyncio.timeout(self._connect_timeout or 10.0):
             if target.path is not None:
                 await loop.create_unix_connection(lambda: wire, target.path)
             else:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.broker.redis_cluster import RedisClusterLink
 from penstock.broker.redis_link import RedisLink
 from penstock.broker.resp import Push, RedisRefused
 
@@ -41,10 +42,14 @@ class Watch:
 
 
 class RedisSentry:
-    """One connection for any number of watched keys. One sentry per event loop."""
+    """One connection (to each node of a cluster) for any number of watched keys.
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
-        self._link = RedisLink(url, timeout=timeout, greeting=_GREETING, told=self._told)
+    One sentry per event loop.
+    """
+
+    def __init__(self, url: str, *, cluster: bool = False, timeout: float = 10.0) -> None:
+        kind = RedisClusterLink if cluster else RedisLink
+        self._link = kind(url, timeout=timeout, greeting=_GREETING, told=self._told)
         self._watches: dict[bytes, set[Watch]] = {}
 
     async def watch(self, *keys: bytes) -> Watch:

@@ -31,12 +31,20 @@ class SyncRedisLink:
     """``SyncRedisLink(url)`` connects at the first command; any thread may use it.
 
     ``timeout`` bounds the wait for a connection (tried again with growing, jittered pauses)
-    and the wait for an answer.
+    and the wait for an answer; ``connect_timeout`` says otherwise for the connection alone.
     """
 
-    def __init__(self, url: str, *, timeout: float | None = 10.0, max_idle: int = 16) -> None:
-        self._target = RedisTarget.from_url(url)
+    def __init__(
+        self,
+        url: str | RedisTarget,
+        *,
+        timeout: float | None = 10.0,
+        connect_timeout: float | None = None,
+        max_idle: int = 16,
+    ) -> None:
+        self._target = RedisTarget.from_url(url) if isinstance(url, str) else url
         self._timeout = timeout
+        self._connect_timeout = timeout if connect_timeout is None else connect_timeout
         self._idle: deque[_Line] = deque(maxlen=max_idle)
         self._guard = threading.Lock()
         self._closed = False
@@ -103,11 +111,11 @@ class SyncRedisLink:
         line.close()
 
     def _connected(self) -> _Line:
-        deadline = time.monotonic() + (self._timeout or 10.0)
+        deadline = time.monotonic() + (self._connect_timeout or 10.0)
         pause = _FIRST_PAUSE
         while True:
             try:
-                return _Line(self._target, self._timeout)
+                return _Line(self._target, self._timeout, self._connect_timeout)
             except RedisRefused as error:
                 if error.kind not in ("LOADING", "MASTERDOWN", "BUSY"):
                     raise
@@ -117,7 +125,7 @@ class SyncRedisLink:
             if time.monotonic() + pause > deadline:
                 raise RedisUnreachable(
                     f"no Redis answered at {self._target.path or self._target.host}"
-                    f" port {self._target.port} within {self._timeout} s: {failure}"
+                    f" port {self._target.port} within {self._connect_timeout} s: {failure}"
                 ) from failure
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -126,15 +134,18 @@ class SyncRedisLink:
 class _Line:
     """One greeted connection."""
 
-    def __init__(self, target: RedisTarget, timeout: float | None) -> None:
+    def __init__(
+        self, target: RedisTarget, timeout: float | None, connect_timeout: float | None
+    ) -> None:
         self._timeout = timeout
         self._reader = RespReader()
-        self._socket = _open(target, timeout)
+        self._socket = _open(target, connect_timeout)
         try:
             greeting = target.greeting()
             for reply in self.ask(b"".join(greeting), len(greeting)):
                 if isinstance(reply, RedisRefused):
                     raise reply
+            self._socket.settimeout(timeout)
         except BaseException:
             self.close()
             raise

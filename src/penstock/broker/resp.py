@@ -44,6 +44,7 @@ class RedisRefused(PenstockError):
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Redis refused: {text}")
+        self.text = text
         self.kind = text.split(" ", 1)[0] if text else ""
 
 

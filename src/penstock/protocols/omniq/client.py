@@ -58,8 +58,9 @@ class OmniqClient:
 
     Without ``url`` and ``redis`` a Redis of our own is started (in ``folder`` if that is to be
     kept). ``redis`` takes a redis-py asyncio client of yours, single or cluster; it is never
-    closed here. ``cluster`` makes a cluster client from ``url``. ``compat="v4"`` also maintains
-    the statistics and indexes that SDK 4.x reads. All calls may run at once; one event loop.
+    closed here. A ``url`` may name any node of a Redis Cluster, which is seen;
+    ``cluster`` insists on it. ``compat="v4"`` also maintains the statistics and indexes that
+    SDK 4.x reads. All calls may run at once; one event loop.
     """
 
     def __init__(

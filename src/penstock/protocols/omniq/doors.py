@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.broker.redis_port import RedisPort, SyncRedisPort
+from penstock.broker.resp import Arg, Reply
 from penstock.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.broker.redis_sentry import RedisSentry
 
 __all__ = ["Bells", "OpenDoor", "open_door", "open_sync_door", "twin_port"]
+
+_ABOUT: Final[tuple[Arg, ...]] = ("INFO", "cluster")
 
 
 @dataclass(slots=True)
@@ -22,7 +25,7 @@ class OpenDoor:
 
     url: str | None
     redis: Any
-    cluster: bool
+    cluster: bool  # asked for, or seen when the door was opened
     folder: str | None
     timeout: float | None
     port: RedisPort | None = None
@@ -54,36 +57,55 @@ class OpenDoor:
 
 
 async def open_door(door: OpenDoor) -> RedisPort:
-    """The asyncio connection that was asked for."""
+    """The asyncio connection that was asked for; a server that is part of a cluster is seen."""
     if door.port is not None:
         return door.port
     if door.redis is not None:
         from penstock.broker.redis_foreign import foreign_port
 
         return foreign_port(door.redis)
-    if door.cluster and door.url is not None:
-        from penstock.broker.redis_foreign import cluster_port
-
-        return cluster_port(door.url)
+    from penstock.broker.redis_cluster import RedisClusterLink
     from penstock.broker.redis_link import RedisLink
 
-    url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
-    return RedisLink(url, timeout=door.timeout)
+    if door.url is None:
+        return RedisLink(await asyncio.to_thread(door.start_server), timeout=door.timeout)
+    if door.cluster:
+        return RedisClusterLink(door.url, timeout=door.timeout)
+    link = RedisLink(door.url, timeout=door.timeout)
+    try:
+        if _is_clustered(*await link.pipeline([_ABOUT])):
+            door.cluster = True
+            await link.aclose()
+            return RedisClusterLink(door.url, timeout=door.timeout)
+    except BaseException:
+        await link.aclose()
+        raise
+    return link
 
 
 def open_sync_door(door: OpenDoor) -> SyncRedisPort:
-    """The blocking connection that was asked for."""
+    """The blocking connection that was asked for; a server that is part of a cluster is seen."""
     if door.redis is not None:
         from penstock.broker.redis_foreign import foreign_sync_port
 
         return foreign_sync_port(door.redis)
-    if door.cluster and door.url is not None:
-        from penstock.broker.redis_foreign import sync_cluster_port
-
-        return sync_cluster_port(door.url)
+    from penstock.broker.redis_cluster_sync import SyncRedisClusterLink
     from penstock.broker.redis_sync import SyncRedisLink
 
-    return SyncRedisLink(door.url or door.start_server(), timeout=door.timeout)
+    if door.url is None:
+        return SyncRedisLink(door.start_server(), timeout=door.timeout)
+    if door.cluster:
+        return SyncRedisClusterLink(door.url, timeout=door.timeout)
+    link = SyncRedisLink(door.url, timeout=door.timeout)
+    try:
+        if _is_clustered(*link.pipeline([_ABOUT])):
+            door.cluster = True
+            link.close()
+            return SyncRedisClusterLink(door.url, timeout=door.timeout)
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 def twin_port(door: OpenDoor) -> RedisPort | None:
@@ -103,16 +125,16 @@ class Bells:
         self._sentry: RedisSentry | None = None
 
     async def sentry(self) -> RedisSentry | None:
-        """Who tells of changes; ``None`` for a cluster or a client of the caller's."""
+        """Who tells of changes; ``None`` for a client of the caller's."""
         door = self._door
-        if door.redis is not None or door.port is not None or door.cluster:
+        if door.redis is not None or door.port is not None:
             return None
         if self._sentry is None:
             from penstock.broker.redis_sentry import RedisSentry
 
             url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
             if self._sentry is None:
-                self._sentry = RedisSentry(url)
+                self._sentry = RedisSentry(url, cluster=door.cluster)
         return self._sentry
 
     async def aclose(self) -> None:
@@ -120,3 +142,8 @@ class Bells:
         sentry, self._sentry = self._sentry, None
         if sentry is not None:
             await sentry.aclose()
+
+
+def _is_clustered(about: Reply) -> bool:
+    """Whether a server says so; one that may not be asked is taken as single."""
+    return isinstance(about, bytes) and b"cluster_enabled:1" in about

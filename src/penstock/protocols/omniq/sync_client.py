@@ -56,8 +56,9 @@ class SyncOmniqClient:
 
     Without ``url`` and ``redis`` a Redis of our own is started (in ``folder`` if that is to be
     kept). ``redis`` takes a blocking redis-py client of yours, single or cluster; it is never
-    closed here. ``cluster`` makes a cluster client from ``url``. ``compat="v4"`` also maintains
-    the statistics and indexes that SDK 4.x reads. Any number of threads may call.
+    closed here. A ``url`` may name any node of a Redis Cluster, which is seen;
+    ``cluster`` insists on it. ``compat="v4"`` also maintains the statistics and indexes that
+    SDK 4.x reads. Any number of threads may call.
     """
 
     def __init__(
