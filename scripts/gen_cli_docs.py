@@ -40,9 +40,9 @@ CLI_HEAD = """\
 Data goes to stdout, talk to stderr. Lists are tables for people; `--json` gives one line of
 JSON (`task watch`: one per change). `NO_COLOR` is honoured.
 
-Any command that needs a server finds it by `--nats`, then `PENSTOCK_NATS_URL`, `NATS_URL` and
-the settings file; without any of them it uses the `penstock dev` that runs in this folder or
-one above it.
+Any command that needs NATS finds it by `--nats`, then `PENSTOCK_NATS_URL`, `NATS_URL` and the
+settings file; Redis by `--redis`, then `PENSTOCK_REDIS_URL` and the settings file. Without any
+of them it uses the `penstock dev` that runs in this folder or one above it.
 
 ## Inputs of a task
 

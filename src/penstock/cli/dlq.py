@@ -10,14 +10,11 @@ import click
 from penstock.cli.exits import Exit, NotFound
 from penstock.cli.options import configured
 from penstock.cli.output import print_json, print_table, say, words_of
-from penstock.cli.remote import on_client
+from penstock.cli.remote import on_admin
 from penstock.cli.root import COMMANDS, Group
-from penstock.core.errors import UnknownName
-from penstock.core.invocation import PROTOCOLS
 from penstock.settings import Loaded
 
 if TYPE_CHECKING:
-    from penstock.app import Client
     from penstock.core.admin import Admin, WorkView
 
 __all__ = ["dlq"]
@@ -47,11 +44,11 @@ def dlq() -> None:
 def list_(loaded: Loaded, task: str, limit: int, protocol: str, as_json: bool) -> None:
     """List dead letters, of TASK or of all tasks."""
 
-    async def act(client: Client) -> tuple[list[WorkView], bool]:
-        page = await _admin(client, protocol).find(name=task, state=_DEAD, limit=limit)
+    async def act(admin: Admin) -> tuple[list[WorkView], bool]:
+        page = await admin.find(name=task, state=_DEAD, limit=limit)
         return list(page.items), bool(page.cursor)
 
-    found, more = on_client(loaded, act)
+    found, more = on_admin(loaded, protocol, act)
     if as_json:
         print_json(found)
         return
@@ -70,14 +67,14 @@ def list_(loaded: Loaded, task: str, limit: int, protocol: str, as_json: bool) -
 def show(loaded: Loaded, task: str, work_id: str, protocol: str, as_json: bool) -> None:
     """Show one dead letter with all that is known of it."""
 
-    async def act(client: Client) -> WorkView:
-        page = await _found(_admin(client, protocol), task)
+    async def act(admin: Admin) -> WorkView:
+        page = await _found(admin, task)
         known = {one.work_id: one for one in page}
         if work_id not in known:
             raise _no_letter(task, work_id)
         return known[work_id]
 
-    found = on_client(loaded, act)
+    found = on_admin(loaded, protocol, act)
     if as_json:
         print_json(found)
         return
@@ -132,8 +129,7 @@ def _act(
     if bool(ids) == every:
         raise click.UsageError("name a TASK and its IDs, or give --all")
 
-    async def act(client: Client) -> int:
-        admin = _admin(client, protocol)
+    async def act(admin: Admin) -> int:
         found = await _found(admin, task)
         chosen = _chosen(found, task, ids)
         changed = 0
@@ -150,7 +146,7 @@ def _act(
         say(f"{'would be ' if dry_run else ''}{done}: {changed}")
         return Exit.OK if dry_run or changed == len(chosen) else Exit.FAILED
 
-    return on_client(loaded, act)
+    return on_admin(loaded, protocol, act)
 
 
 async def _found(admin: Admin, task: str) -> list[WorkView]:
@@ -180,9 +176,3 @@ def _no_letter(task: str, work_id: str) -> NotFound:
         f"task {task!r} has no dead letter {work_id!r}",
         remedy=f"see them with `penstock dlq ls {task}`.",
     )
-
-
-def _admin(client: Client, protocol: str) -> Admin:
-    if protocol not in PROTOCOLS:
-        raise UnknownName("protocol", protocol, PROTOCOLS)
-    return client.admin(protocol)

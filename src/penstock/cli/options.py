@@ -29,7 +29,7 @@ def setting(path: str, flag: str, help: str, *, metavar: str) -> Callable[[Funct
 
 
 def configured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--nats``, ``--data`` and ``--config``, and the `Loaded` settings first."""
+    """Give a command ``--nats``, ``--redis``, ``--data``, ``--config``, and the settings first."""
 
     @wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
@@ -44,6 +44,7 @@ def configured(function: Callable[..., Any]) -> Callable[..., Any]:
             callback=_note_config,
         ),
         setting("data", "--data", "Folder of embedded servers.", metavar="DIR"),
+        setting("redis.url", "--redis", "Address of Redis.", metavar="URL"),
         setting("nats.url", "--nats", "Address of NATS.", metavar="URL"),
     ):
         command = option(command)

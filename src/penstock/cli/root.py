@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "worker": "Run the handlers of an application.",
     "dev": "Run an application with a server of its own; reload on change.",
     "task": "List, call and enqueue tasks; read results.",
+    "queue": "Look at queues and their jobs; pause, retry, remove, repair.",
     "dlq": "Look at dead letters, replay or drop them.",
     "doctor": "Check what Penstock needs on this machine.",
     "config": "Show the settings and where they come from.",

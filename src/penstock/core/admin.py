@@ -53,10 +53,11 @@ class Page(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """What an action did: how many pieces of work changed, and those that could not."""
+    """What an action did: how many pieces of work changed, those that could not, and a remark."""
 
     changed: int
     refused: tuple[str, ...] = ()
+    note: str = ""
 
 
 class Admin(Protocol):

@@ -83,8 +83,7 @@ class OmniqAdmin:
             case "resume":
                 return Done(await client.resume(name))
             case "rebuild":
-                repair = await client.rebuild(name)
-                return Done(repair.groups_mended + repair.jobs_indexed)
+                return await self._rebuild(name)
             case _:
                 raise UnknownName("action", action, self.actions)
 
@@ -123,6 +122,13 @@ class OmniqAdmin:
                 "waiting_in_groups": lined_up,
             },
         )
+
+    async def _rebuild(self, name: str) -> Done:
+        """Groups always; the mirrors of SDK 4.x where anybody keeps them."""
+        mirrors = await self._client.has_mirrors(name)
+        repair = await self._client.rebuild(name, mirrors=mirrors or None)
+        note = f"{repair.jobs_indexed} jobs indexed for SDK 4.x" if repair.mirrors else ""
+        return Done(repair.groups_mended, note=note)
 
     async def _lanes(self, name: str, state: str) -> AsyncIterator[tuple[str, str]]:
         for queue in [name] if name else await self._client.monitor.scan_queues():

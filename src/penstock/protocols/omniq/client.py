@@ -322,6 +322,10 @@ class OmniqClient:
         """Count a child once; how many are missing, −1 where nothing is counted (any more)."""
         return await self._run(self._upkeep.child_ack(key, child_id))
 
+    async def has_mirrors(self, queue: str) -> bool:
+        """Whether anybody keeps the statistics and indexes of SDK 4.x for this queue."""
+        return await self._run(self._upkeep.has_mirrors(queue))
+
     async def rebuild(
         self, queue: str, *, mirrors: bool | None = None, now_ms_override: int = 0
     ) -> Repair:

@@ -41,6 +41,7 @@ class Repair(NamedTuple):
 
     groups_mended: int
     jobs_indexed: int
+    mirrors: bool = False
 
 
 class Tended(NamedTuple):
@@ -169,6 +170,10 @@ class Upkeep:
 
         return Call(self.scripts["children"], _fan_out(key), ("ack", child_id), read)
 
+    def has_mirrors(self, queue: str) -> Call[bool]:
+        """Whether clients of SDK 2.0 or later, or ours with ``compat="v4"``, were here."""
+        return Call(self.scripts["presence"], anchor(queue), (), bool)
+
     def rebuild(self, queue: str, gids: Sequence[str], *, mirrors: bool, now: int) -> Steps[Repair]:
         """Recount groups and, with ``mirrors``, rebuild the indexes and counters of SDK 4.x.
 
@@ -183,7 +188,7 @@ class Upkeep:
         if mirrors:
             indexed = yield from self._reindex(queue, gids)
             yield Call(self.scripts["restat"], anchor(queue), tuple(gids), text)
-        return Repair(mended, indexed)
+        return Repair(mended, indexed, mirrors)
 
     def _reindex(self, queue: str, gids: Sequence[str]) -> Steps[int]:
         lanes = [("wait", "wait"), *(("wait", f"g:{gid}:wait") for gid in gids)]
