@@ -29,6 +29,7 @@ EXITS = {
     exits.Exit.ENVIRONMENT: "the environment cannot be reached or started",
     exits.Exit.NOT_FOUND: "what was named does not exist",
     exits.Exit.TIMED_OUT: "it took longer than allowed",
+    exits.Exit.FAULT: "a fault in Penstock itself: please report it",
     exits.Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 

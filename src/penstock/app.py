@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
-from penstock.core.errors import ConfigError, UnknownName
+from penstock.core.errors import ConfigError, UnknownName, nearest
 from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
 from penstock.core.registry import Registry
@@ -79,6 +79,7 @@ class App:
         its own. ``reply=True``: callers wait for the answer (natq request/reply).
         ``cpu=True``: runs in another process. ``names``: another name per protocol.
         """
+        _check_options(options)
         if fn is not None:
             self.registry.add(fn, **options)
             return fn
@@ -109,6 +110,19 @@ class App:
             await worker.start()
             stack.push_async_callback(worker.stop)
             yield await Client.open(await hall.link(), chosen, self)
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Refuse an option that ``@app.task`` does not have, naming the nearest."""
+    known = TaskOptions.__annotations__
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            raise ConfigError(
+                f"@app.task has no option {name!r}",
+                remedy=f"did you mean {near!r}?" if near else f"it has {', '.join(known)}",
+                code="task.option",
+            )
 
 
 class Client:

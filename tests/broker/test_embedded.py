@@ -175,7 +175,7 @@ def test_a_broken_configuration_is_one_sentence_with_the_servers_own_words() -> 
 def test_a_busy_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         busy = EmbeddedNats(port=other.getsockname()[1])
-        with pytest.raises(Problem, match="address already in use"):
+        with pytest.raises(Problem, match="is in use by another program"):
             busy.start()
 
 

@@ -153,9 +153,8 @@ class EmbeddedNats:
         if self._run is None:
             self._run = Path(tempfile.mkdtemp(prefix="penstock-nats-"))
         try:
-            self.store.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
-                self._lock = _lock_folder(self.store)
+                self._lock = _own_folder(self.store)
             self._spawn(program)
             self._await_ready(time.monotonic() + self._start_timeout)
         except BaseException:
@@ -329,6 +328,12 @@ class EmbeddedNats:
         return code
 
     def _failure(self, what: str) -> Problem:
+        if "address already in use" in self.log_tail(200):
+            return Problem(
+                f"port {self._port} of 127.0.0.1 is in use by another program",
+                code="nats.start.port",
+                remedy="stop what listens on it, or choose another port (0 takes a free one).",
+            )
         said = [line for line in self.log_tail(200).splitlines() if line.strip()]
         loud = [line for line in said if "[FTL]" in line or "[ERR]" in line] or said
         words = f"; it said: {loud[-1].strip()}" if loud else ""
@@ -359,6 +364,19 @@ def _credentials(user: str | None, password: str | None, token: str | None) -> d
     if user is not None:
         return {"user": user, "pass": password or ""}
     return {}
+
+
+def _own_folder(folder: Path) -> int:
+    """Make the folder and take its lock. Raises `Problem` when it cannot be had."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _lock_folder(folder)
+    except OSError as error:
+        raise Problem(
+            f"the store {folder} of the embedded NATS server cannot be used: {error.strerror}",
+            code="nats.store",
+            remedy="choose a folder that can be written to.",
+        ) from error
 
 
 def _lock_folder(folder: Path) -> int:

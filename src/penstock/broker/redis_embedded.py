@@ -127,9 +127,8 @@ class EmbeddedRedis:
         if self._named is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             if self._lock is None:
-                self._lock = _lock_folder(self.folder)
+                self._lock = _own_folder(self.folder)
             self._start_on_a_port(program)
         except BaseException:
             self.stop()
@@ -290,6 +289,19 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _own_folder(folder: Path) -> int:
+    """Make the folder and take its lock. Raises `Problem` when it cannot be had."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _lock_folder(folder)
+    except OSError as error:
+        raise Problem(
+            f"the folder {folder} of the embedded Redis server cannot be used: {error.strerror}",
+            code="redis.folder",
+            remedy="choose a folder that can be written to.",
+        ) from error
 
 
 def _lock_folder(folder: Path) -> int:

@@ -31,8 +31,21 @@ __all__ = ["dev"]
 
 @click.command(short_help=COMMANDS["dev"])
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--watch", "folders", multiple=True, metavar="DIR", help="Folder to watch [.].")
-@click.option("--port", type=int, default=0, help="Port of the embedded server [a free one].")
+@click.option(
+    "--watch",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True),
+    help="Folder to watch [.].",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=0,
+    help="Port of the embedded server [a free one].",
+)
 @setting("worker.concurrency", "--concurrency", "Handlers at once.", metavar="N")
 @configured
 def dev(loaded: Loaded, app: str, folders: tuple[str, ...], port: int) -> None:

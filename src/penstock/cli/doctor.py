@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.cli.exits import Exit
 from penstock.cli.options import configured
-from penstock.cli.output import print_json
+from penstock.cli.output import print_json, styled
 from penstock.cli.remote import DEFAULT_DATA, found_dev_server, run_async, settings_at
 from penstock.cli.root import COMMANDS
 from penstock.core.errors import PenstockError
@@ -36,6 +36,7 @@ _MAX_SKEW_S = 1.0  # leases and schedules are judged by several clocks
 _EXTRAS = {
     "schema": "jsonschema_rs",
     "redis": "redis",
+    "server": "granian",
     "metrics": "prometheus_client",
     "tracing": "opentelemetry",
     "pydantic": "pydantic",
@@ -73,7 +74,7 @@ def doctor(loaded: Loaded, as_json: bool) -> int:
 
 def _show(check: Check) -> None:
     mark, colour = _MARKS[check.state]
-    click.echo(f"{click.style(mark, fg=colour)}  {check.what}: {check.found}")
+    click.echo(f"{styled(mark, fg=colour)}  {check.what}: {check.found}")
     if check.remedy:
         click.echo(f"      try: {check.remedy}")
 

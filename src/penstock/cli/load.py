@@ -11,12 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import ConfigError, nearest
+from penstock.core.errors import ConfigError, PenstockError, nearest
 
 if TYPE_CHECKING:
     from penstock.app import App
 
 __all__ = ["LoadError", "load_app"]
+
+_OURS = str(Path(__file__).parents[1])
 
 
 class LoadError(ConfigError):
@@ -102,11 +104,15 @@ def _not_a_module(name: str, attribute: str) -> LoadError:
 def _failed_inside(name: str, error: Exception) -> LoadError:
     """The error with only the frames of the user's own code: ours and importlib's teach nothing."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-    lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
+    own = [f for f in frames if "importlib" not in f.filename and not f.filename.startswith(_OURS)]
+    said = traceback.format_exception_only(error)
+    remedy = "correct the line that is shown last."
+    if isinstance(error, PenstockError):
+        said, remedy = [error.message], error.remedy
     return LoadError(
-        f"the module {name!r} cannot be imported:\n{''.join(lines).rstrip()}",
-        remedy="correct the line that is shown last.",
+        f"the module {name!r} cannot be imported:\n"
+        + "".join([*traceback.format_list(own), *said]).rstrip(),
+        remedy=remedy,
         code="app.import",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -13,12 +14,20 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "print_table", "print_value", "say", "words_of"]
+__all__ = ["console", "print_json", "print_table", "print_value", "say", "styled", "words_of"]
+
+_ROOM_PER_COLUMN = 12
 
 
 def say(text: str) -> None:
     """Tell people something, on stderr."""
     click.echo(text, err=True)
+
+
+def styled(text: str, *, fg: str, bold: bool = False) -> str:
+    """``text`` in a colour, unless ``NO_COLOR`` is set. `click.echo` drops it where no terminal
+    is."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=fg, bold=bold)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -49,15 +58,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    out = console()
+    if not sys.stdout.isatty():
+        out.width = 200  # a pipe has no width; do not fold what a program reads
+    elif out.width < _ROOM_PER_COLUMN * len(columns):
+        _print_records(columns, listed)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in listed:
         table.add_row(*(Text(cell) for cell in row))
-    out = console()
-    if not sys.stdout.isatty():
-        out.width = 200  # a pipe has no width; do not fold what a program reads
     out.print(table)
+
+
+def _print_records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One line for each cell, for a terminal too narrow for a table."""
+    for row in rows:
+        click.echo()
+        for name, cell in zip(columns, row, strict=True):
+            click.echo(f"{name}: {cell}" if name else cell)
 
 
 def words_of(value: Any) -> str:

@@ -131,6 +131,8 @@ def enqueue(
     """Enqueue a task, and print its run id (with --wait, its result)."""
     if wait and drop_result:
         raise click.UsageError("--wait needs the result that --drop-result would drop")
+    if run_id == "":
+        raise click.UsageError("--run-id is empty; leave it out to have one made")
     body = body_of(inputs, text)
 
     async def act(client: Client) -> Any:

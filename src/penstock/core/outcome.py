@@ -247,6 +247,8 @@ def _code_of(error: BaseException) -> str:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, BadInput):
         text = f"{error.message} at {error.path}" if error.path != "$" else error.message
+        if error.remedy and error.path not in error.remedy:
+            text += f": {error.remedy}"
     else:
         text = error.message if isinstance(error, BadResult) else _shown(error)
     return _sayable(text[:_MAX_MESSAGE_CHARS])

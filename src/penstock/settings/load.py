@@ -74,7 +74,8 @@ def load_settings(
     named = config or environ.get("PENSTOCK_CONFIG")
     file = (cwd / named) if named else find_file(cwd)
     known = fields_of(Settings)
-    given = from_file(file, _label(file, cwd), known) if file else []
+    label = str(named) if named else _label(file, cwd) if file else ""
+    given = from_file(file, label, known) if file else []
     given += [*from_environment(environ), *flags]
     values: dict[str, Any] = {}
     origins = dict.fromkeys(known, "default")
@@ -131,11 +132,11 @@ def _value(given: Given, field: Field, cwd: Path) -> Any:
     except (ValueError, TypeError, PenstockError) as error:
         words = error.message if isinstance(error, PenstockError) else str(error)
         secret = "secret" in traits
+        takes = _with_article(type_words(field.kind))
         got = "" if secret or repr(given.value) in words else f", not {given.value!r}"
         raise ConfigError(
-            f"{given.origin}: {given.path} takes {type_words(field.kind)}{got}"
-            + ("" if secret else f" ({words})"),
-            remedy=field.about or f"give {type_words(field.kind)}",
+            f"{given.origin}: {given.path} takes {takes}{got}" + ("" if secret else f" ({words})"),
+            remedy=f"give {takes}" + (f" ({field.about.rstrip('.')})" if field.about else ""),
             code="setting.value",
         ) from error
     if given.path in ("nats.url", "redis.url") and value == EMBEDDED:
@@ -143,6 +144,10 @@ def _value(given: Given, field: Field, cwd: Path) -> Any:
     if "path" in traits and value and given.base is not None and given.base != cwd:
         return str(given.base / Path(value).expanduser())
     return str(Path(value).expanduser()) if "path" in traits and value else value
+
+
+def _with_article(words: str) -> str:
+    return words if words.startswith(("`", "true")) else f"a {words}"
 
 
 def _built(struct: type[Struct], values: Mapping[str, Any], prefix: str = "") -> Any:

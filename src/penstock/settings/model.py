@@ -28,6 +28,7 @@ __all__ = [
 
 _SECRET = Meta(extra={"secret": True})
 _PATH = Meta(extra={"path": True})  # relative to the file that says it
+_AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -92,20 +93,23 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, description="Handlers at once, per process.")] = 64
     processes: Annotated[int, Meta(ge=1, description="Worker processes.")] = 1
     threads: Annotated[
-        int | None, Meta(description="Threads for plain `def` handlers. Unset: as concurrency.")
+        _AtLeastOne | None,
+        Meta(description="Threads for plain `def` handlers. Unset: as concurrency."),
     ] = None
     cpu_processes: Annotated[
-        int | None, Meta(description="Processes for `cpu=True` handlers. Unset: one per core.")
+        _AtLeastOne | None,
+        Meta(description="Processes for `cpu=True` handlers. Unset: one per core."),
     ] = None
     grace: Annotated[
         timedelta,
         Meta(description="How long a stopping worker lets handlers finish before it gives back."),
     ] = timedelta(seconds=30)
     max_jobs: Annotated[
-        int | None, Meta(description="After so many jobs a process is replaced by a fresh one.")
+        _AtLeastOne | None,
+        Meta(description="After so many jobs a process is replaced by a fresh one."),
     ] = None
     max_rss_mb: Annotated[
-        int | None, Meta(description="Above this memory, in MB, a process is replaced.")
+        _AtLeastOne | None, Meta(description="Above this memory, in MB, a process is replaced.")
     ] = None
     block_after: Annotated[
         timedelta,

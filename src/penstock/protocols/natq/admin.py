@@ -26,6 +26,7 @@ from penstock.protocols.natq.wire import (
     Output,
     StatusCode,
     TaskType,
+    check_task_id,
     consumer_name,
     decode_output,
     result_key,
@@ -58,7 +59,7 @@ class NatqAdmin:
             return await self._dead(name, limit, int(cursor or 0))
         after = int(cursor or 0)
         found: list[tuple[int, WorkView]] = []
-        watch = await self._room.results.watch(f"{name}.>" if name else ">", ignore_deletes=True)
+        watch = await self._room.results.watch(_keys_of(name), ignore_deletes=True)
         async with watch:
             for entry in await watch.initial():
                 view = _view(entry)
@@ -89,8 +90,7 @@ class NatqAdmin:
 
     async def watch(self, *, name: str = "") -> AsyncIterator[WorkView]:
         """Every change of a record from now on, as it happens."""
-        pattern = f"{name}.>" if name else ">"
-        watch = await self._room.results.watch(pattern, updates_only=True)
+        watch = await self._room.results.watch(_keys_of(name), updates_only=True)
         async with watch:
             async for entry in watch:
                 yield _view(entry)
@@ -144,6 +144,7 @@ class NatqAdmin:
 
     async def _dead(self, name: str, limit: int, after: int) -> Page:
         found: list[DeadLetter] = []
+        _keys_of(name)
         async for letter in dead_letters(self._room, name, after=after):
             if len(found) == limit:
                 return Page(tuple(map(_dead_view, found)), str(found[-1].seq))
@@ -165,6 +166,11 @@ class NatqAdmin:
             if work_ids and not wanted:
                 break
         return Done(changed, tuple(sorted(wanted | refused)))
+
+
+def _keys_of(name: str) -> str:
+    """The records of one task or of all. A name is checked: it becomes part of a subject."""
+    return f"{check_task_id(name)}.>" if name else ">"
 
 
 def state_of(output: Output) -> str:
