@@ -83,8 +83,8 @@ def test_without_a_url_the_worker_brings_a_redis_that_goes_with_it(shop: Cli) ->
         worker.send(signal.SIGTERM)
         assert worker.ended() == 0, worker.said
         with (
-            SyncOmniqClient(url, timeout=0.5) as client,
             pytest.raises(Exception, match="answered"),
+            SyncOmniqClient(url, timeout=0.5) as client,
         ):
             client.publish("resize", {"image": "d"})
     finally:
