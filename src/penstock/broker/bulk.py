@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from penstock.broker.errors import LinkBusy, PayloadTooLarge
 from penstock.broker.publisher import Publisher, Refused, Stored, Unknown, Written, write_headers
 
@@ -22,8 +24,7 @@ MAX_KEPT_FAILURES = 1000
 TOO_LARGE = 413
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True, gc=False):
     """One message to write. ``headers`` are raw lines as of `header_lines`.
 
     With a ``refusal`` it is not sent, only counted: its maker could not make it.
@@ -36,8 +37,7 @@ class Outgoing:
     refusal: Refused | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A message that is not known to be stored, with its place in the input."""
 
     index: int
@@ -125,7 +125,10 @@ class _Bulk:
             await asyncio.wait([self._under_way[len(self._under_way) - left - 1][2]])
             while self._under_way and (len(self._under_way) > left or self._under_way[0][2].done()):
                 index, message, future = self._under_way.popleft()
-                self._count(index, message, await self._certain(message, await future))
+                result = future.result() if future.done() else await future
+                if type(result) is not Stored:
+                    result = await self._certain(message, result)
+                self._count(index, message, result)
 
     def abandon(self) -> None:
         for _index, _message, future in self._under_way:
@@ -155,15 +158,14 @@ class _Bulk:
 
     def _count(self, index: int, message: Outgoing, result: Written) -> None:
         report = self.report
-        match result:
-            case Stored(duplicate=duplicate):
-                report.stored += 1
-                report.duplicates += duplicate
-                return
-            case Refused():
-                report.refused += 1
-            case Unknown():
-                report.unknown += 1
+        if isinstance(result, Stored):
+            report.stored += 1
+            report.duplicates += result.duplicate
+            return
+        if isinstance(result, Refused):
+            report.refused += 1
+        else:
+            report.unknown += 1
         failure = Failure(index, message, result)
         if len(report.failures) < MAX_KEPT_FAILURES:
             report.failures.append(failure)

@@ -64,15 +64,14 @@ class FastLink(Link):
         pending = client._pending
         if not pending:  # whoever puts the first frame wakes the flusher, which takes them all
             self._flush_queue().put_nowait(self._kick)
-        size = len(payload)
-        if size >= LARGE_BYTES:
-            pending.extend(_large_frame(subject, reply, headers, payload))
-        elif headers is None:
-            pending.append(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload))
+        if len(payload) < LARGE_BYTES:
+            frame = publish_frame(subject, reply, headers, payload)
+            pending.append(frame)
+            size = len(frame)
         else:
-            pending.append(publish_frame(subject, reply, headers, payload))
-            size += len(headers)
-        size += len(subject) + len(reply) + 20
+            parts = _large_frame(subject, reply, headers, payload)
+            pending += parts
+            size = sum(map(len, parts))
         client._pending_data_size += size
         self.messages_out += 1
         self.bytes_out += size

@@ -44,9 +44,9 @@ from penstock.protocols.natq.wire import (
     check_task_id,
     decode_output,
     encoded_input,
+    payload,
     reserved_run_id,
     result_key,
-    submission,
 )
 
 if TYPE_CHECKING:
@@ -325,13 +325,13 @@ def _run_id_of(job: Job) -> str:
             path="$.runId",
             remedy="give it once",
         )
-    return check_run_id(job.run_id or inside or uuid7())
+    return check_run_id(job.run_id) if job.run_id else inside or uuid7()
 
 
 def _outgoing(job: Job, run_id: str, subject: bytes, trace: str = "") -> Outgoing:
-    payload = submission(job.body, run_id=run_id, drop_result=job.drop_result)
+    data = payload(job.body, run_id, job.drop_result)
     headers = header_lines({"traceparent": trace}) if trace else None
-    return Outgoing(subject, payload, msg_id=f"{job.task}.{run_id}", headers=headers)
+    return Outgoing(subject, data, msg_id=f"{job.task}.{run_id}", headers=headers)
 
 
 def _said(error: PenstockError) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "encode_output",
     "encoded_input",
     "parse_input",
+    "payload",
     "processing_record",
     "reply_headers",
     "reserved_run_id",
@@ -190,9 +191,14 @@ def _run_id_of(given: Any) -> str:
 def submission(body: Any, *, run_id: str, drop_result: bool = False) -> bytes:
     """The payload that asks for a run of a task with ``body``, an object or nothing.
 
-    Raises `BadInput` with the path of a member that cannot be sent.
+    Raises `BadRunId`, and `BadInput` with the path of a member that cannot be sent.
     """
-    whole = {**_members(body), "runId": check_run_id(run_id)}
+    return payload(body, check_run_id(run_id), drop_result)
+
+
+def payload(body: Any, run_id: str, drop_result: bool) -> bytes:
+    """As `submission`, for a run id that was checked or is our own."""
+    whole = {**_members(body), "runId": run_id}
     if drop_result:
         whole["dropResultOnSuccess"] = True
     return encoded_input(whole)
