@@ -25,7 +25,7 @@ from random import Random
 
 from tests.chaos.points import KillPoint, RandomKills, Window
 
-__all__ = ["Killer", "Program", "Unmet", "eventually"]
+__all__ = ["Killer", "Program", "Unmet", "eventually", "is_stopped"]
 
 _KEPT_LINES = 20_000
 _PR_SET_PDEATHSIG = 1
@@ -259,7 +259,7 @@ class Killer:
     async def _die_at(self, point: KillPoint, within: float) -> None:
         async with self._born(point.env) as program:
             if point.freeze:
-                await eventually(lambda: _is_stopped(program.pid), within, what=f"reaching {point}")
+                await eventually(lambda: is_stopped(program.pid), within, what=f"reaching {point}")
                 program.kill()
             code = await program.wait(within)
             if code != -signal.SIGKILL:
@@ -300,7 +300,8 @@ class Killer:
         return self._make(env)
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
+    """Whether a process is frozen, by SIGSTOP or by a kill point."""
     import psutil
 
     return bool(psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_STOPPED)

@@ -108,9 +108,9 @@ async def snoozed(ctx: Context) -> str:
 
 @app.task
 async def large(ctx: Context) -> str:
-    """Returns more than a message may hold."""
+    """Returns more than a message may hold, another text in each attempt."""
     begin(ctx)
-    return "x" * LARGE
+    return str(ctx.attempt) * LARGE
 
 
 @app.task

@@ -197,7 +197,8 @@ class NatqStage:
         for id in sorted(ledger.ids("final")):
             if id.startswith("large."):
                 store = await self.js.object_store("natq_large_results")
-                value = json.loads((await store.get(id)).data or b"null")
+                record = json.loads((await bucket.get(id)).value or b"")
+                value = json.loads((await store.get(record["data"]["$object"])).data or b"")
                 ledger.note("fetched", id, source="objects", detail=str(len(value)))
 
     async def status(self, key: str) -> int | None:

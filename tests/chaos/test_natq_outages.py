@@ -16,9 +16,11 @@ import pytest
 import penstock
 from penstock.protocols.natq.client import NotEnqueued
 from tests.chaos.frames import Frame
-from tests.chaos.harness import eventually
+from tests.chaos.harness import eventually, is_stopped
 from tests.chaos.invariants import Ledger, judge
+from tests.chaos.natq_app import LARGE
 from tests.chaos.natq_stage import ACK_WAIT_S, LAWS, Load, NatqStage
+from tests.chaos.points import KillPoint
 from tests.chaos.proxy import FaultProxy
 
 
@@ -159,6 +161,30 @@ async def test_a_frozen_worker_that_wakes_up_after_another_took_over_writes_noth
         sleeper.thaw()
         await sleeper.line("not settled", within=30)
 
+    assert await natq.statuses(job.key) == [100, 100, 200]
+
+
+async def test_a_worker_frozen_while_it_settles_cannot_change_a_large_result_of_another(
+    natq: NatqStage,
+) -> None:
+    ledger = Ledger()
+    job = Load("large", "r0")
+    frozen = KillPoint("natq.handled", freeze=True)
+    async with natq.worker(frozen.env) as sleeper:
+        await natq.ready(sleeper)
+        await natq.put(job, ledger)
+        await eventually(lambda: is_stopped(sleeper.pid), 30, what=f"reaching {frozen}")
+        async with natq.worker() as other:
+            await natq.ready(other)
+            await natq.ended(job.key)
+            await natq.all_ended()
+        sleeper.thaw()
+        await sleeper.line("not settled", within=30)
+
+    async with penstock.connect(natq.server.url) as client:
+        assert await client.result("large", "r0", timeout=10) == "2" * LARGE
+    store = await natq.js.object_store("natq_large_results")
+    assert len([one for one in await store.list() if not one.deleted]) == 1
     assert await natq.statuses(job.key) == [100, 100, 200]
 
 

@@ -134,7 +134,7 @@ class Job:
     async def _finish(self, decision: Finish) -> Settlement:
         source, run_id = self._source, self.invocation.work_id
         try:
-            final = await final_record(decision.output, source.room)
+            final = await final_record(decision.output, source.room, self._revision)
         except PenstockError as error:  # a large result found no place
             _log.error(
                 "the result was not kept: %s", error, extra={**source.log_ids, "runId": run_id}
@@ -148,6 +148,7 @@ class Job:
             final, ack = oversize(decision.output, len(final.record)), False
             written = await self._write(final, drops=False)
         if lost_race(written):
+            await forget_large(final.output, source.room)
             return Gone(f"another worker wrote the record of {run_id}")
         if not isinstance(written, Stored) and not self._give_up_on_result(written):
             return self._later(SettledKind.RETRYING, FAULT_DELAY)

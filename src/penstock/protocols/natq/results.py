@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct
 
 from penstock.core import codec, points
 from penstock.core.errors import PenstockError
+from penstock.core.ids import short_token
 from penstock.protocols.natq.wire import Output, StatusCode, encode_output, result_key
 
 if TYPE_CHECKING:
@@ -61,8 +62,12 @@ class FinalRecord(Struct, frozen=True):
     fits: bool = True
 
 
-async def final_record(output: Output, room: Room) -> FinalRecord:
-    """``output`` as a record that the bucket can take, whatever the handler returned."""
+async def final_record(output: Output, room: Room, fence: int | None = None) -> FinalRecord:
+    """``output`` as a record that the bucket can take, whatever the handler returned.
+
+    ``fence`` is the revision of the processing record it will replace. A large result is an
+    object of that hand-out alone, so a worker that was overtaken cannot change another's.
+    """
     try:
         record = encode_output(output)
     except codec.JsonError as error:
@@ -72,7 +77,7 @@ async def final_record(output: Output, room: Room) -> FinalRecord:
     if len(record) <= limit:
         return FinalRecord(output, record)
     if room.options.large_results and output.data is not UNSET:
-        return await _by_reference(output, room)
+        return await _by_reference(output, room, fence)
     return oversize(output, len(record), limit)
 
 
@@ -118,13 +123,13 @@ def _reference_of(output: Output) -> str | None:
     data = output.data
     if not isinstance(data, dict) or set(data) != {REFERENCE, "bytes", "sha256"}:
         return None
-    name = result_key(output.task_id, output.id)
-    return name if data[REFERENCE] == name else None
+    name, ours = data[REFERENCE], f"{result_key(output.task_id, output.id)}@"
+    return name if isinstance(name, str) and name.startswith(ours) else None
 
 
-async def _by_reference(output: Output, room: Room) -> FinalRecord:
+async def _by_reference(output: Output, room: Room, fence: int | None) -> FinalRecord:
     data = codec.encode(output.data)
-    name = result_key(output.task_id, output.id)
+    name = f"{result_key(output.task_id, output.id)}@{fence or short_token()}"
     await _keep(name, data, room)
     if points.armed:
         points.reach("natq.large_kept")
