@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from penstock.broker.errors import LinkClosed, NoResponders, RequestTimeout
+from penstock.broker.errors import LinkError
 from penstock.broker.link import Link
 
 __all__ = ["Delivery", "Message"]
@@ -82,7 +82,7 @@ class Message:
         self._link = None
         try:
             await link.request(self.reply, b"+ACK", timeout=timeout)
-        except (RequestTimeout, NoResponders, LinkClosed):
+        except LinkError:
             self._link = link
             return False
         return True

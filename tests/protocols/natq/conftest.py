@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.entry import Operation, operation_of
 from penstock.broker.link import Link
+from penstock.broker.message import parse_ack_subject
 from penstock.broker.options import NatsOptions
 from penstock.core.events import Silent
 from penstock.core.ids import uuid7
@@ -17,6 +21,7 @@ from penstock.core.task import Task
 from penstock.protocols.natq.client import NatqClient
 from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.room import Room
+from penstock.protocols.natq.wire import decode_output
 from penstock.protocols.natq.worker import JobSource, NatqWorker, open_worker
 from penstock.runtime.options import WorkerOptions
 from penstock.runtime.worker import Worker
@@ -75,6 +80,66 @@ async def make_source(
     yield make
     for source in made:
         await source.stop()
+
+
+class Story:
+    """What is said about jobs and results, in the order the server heard it.
+
+    ``put 100``, ``gone``, ``ACK``, ``NAK 2``, ``TERM why``, ``WPI``.
+    """
+
+    def __init__(self, options: NatqOptions) -> None:
+        self.words: list[str] = []
+        self._stream = options.stream
+        self._results = f"$KV.{options.results_bucket}.>"
+        self._changed = asyncio.Event()
+
+    async def listen(self, link: Link) -> None:
+        await link.subscribe(self._results, self._on_put)
+        await link.subscribe("$JS.ACK.>", self._on_ack)
+        await link.flush()
+
+    async def until(self, *words: str, within: float = 20.0) -> list[str]:
+        """Wait until each of ``words`` was said (as a beginning), then give the whole story."""
+
+        def told() -> bool:
+            return all(any(said.startswith(word) for said in self.words) for word in words)
+
+        try:
+            async with asyncio.timeout(within):
+                while not told():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"waited for {words}, heard {self.words}") from None
+        return self.words
+
+    def _on_put(
+        self, _subject: bytes, _reply: bytes | None, headers: bytes | None, payload: bytes
+    ) -> None:
+        gone = operation_of(headers) is not Operation.PUT
+        self._hear("gone" if gone else f"put {decode_output(payload).status}")
+
+    def _on_ack(
+        self, subject: bytes, _reply: bytes | None, _headers: bytes | None, payload: bytes
+    ) -> None:
+        if parse_ack_subject(subject).stream != self._stream:
+            return
+        verb, _, rest = payload.decode().partition(" ")
+        if verb == "-NAK":
+            rest = f"{json.loads(rest)['delay'] / 1e9:g}" if rest else "0"
+        self._hear(f"{verb.lstrip('+-') or 'ACK'} {rest}".strip())
+
+    def _hear(self, word: str) -> None:
+        self.words.append(word)
+        self._changed.set()
+
+
+@pytest.fixture
+async def story(link: Link, options: NatqOptions) -> Story:
+    told = Story(options)
+    await told.listen(link)
+    return told
 
 
 class Serving:
