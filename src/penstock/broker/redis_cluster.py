@@ -48,14 +48,14 @@ class RedisClusterLink:
 
     def __init__(
         self,
-        url: str,
+        url: str | RedisTarget,
         *,
         timeout: float | None = 10.0,
         max_in_flight: int = 4096,
         greeting: Sequence[tuple[Arg, ...]] = (),
         told: Callable[[Push | None], None] = unheard,
     ) -> None:
-        self._seed = RedisTarget.from_url(url)
+        self._seed = url if isinstance(url, RedisTarget) else RedisTarget.from_url(url)
         self._timeout = timeout
         self._patience = timeout or _PATIENCE
         self._max_in_flight = max_in_flight

@@ -10,11 +10,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from penstock.broker.redis_port import RedisLost, RedisPort, RedisUnreachable, SyncRedisPort
+from penstock.broker.redis_port import (
+    RedisLost,
+    RedisPort,
+    RedisTarget,
+    RedisUnreachable,
+    SyncRedisPort,
+)
 from penstock.broker.resp import Arg, RedisRefused, Reply
 from penstock.core.errors import ConfigError
 
-__all__ = ["foreign_port", "foreign_sync_port", "threaded_port"]
+__all__ = ["foreign_port", "foreign_sync_port", "target_of", "threaded_port"]
 
 _SCAN_COUNT = 1000
 
@@ -34,6 +40,43 @@ def foreign_sync_port(client: Any) -> SyncRedisPort:
 def threaded_port(port: SyncRedisPort) -> RedisPort:
     """A blocking door for use on an event loop: each command waits in a thread."""
     return _ThreadedPort(port)
+
+
+def target_of(client: Any) -> tuple[RedisTarget, bool] | None:
+    """Where a client of the caller connects, and whether that is a cluster.
+
+    ``None`` where only redis-py knows how: a sentinel, TLS, a provider of credentials.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:  # a cluster: any node will do
+        known: dict[str, Any] = getattr(client, "connection_kwargs", None) or (
+            client.get_connection_kwargs()
+        )
+        nodes = list(client.nodes_manager.startup_nodes.values())
+        if not nodes:
+            return None
+        known = {**known, "host": nodes[0].host, "port": nodes[0].port}
+    else:
+        if pool.connection_class.__name__ not in _PLAIN:
+            return None
+        known = pool.connection_kwargs
+    if known.get("credential_provider") is not None or known.get("ssl"):
+        return None
+    return _target(known), pool is None
+
+
+_PLAIN = ("Connection", "UnixDomainSocketConnection")
+
+
+def _target(known: dict[str, Any]) -> RedisTarget:
+    return RedisTarget(
+        host=known.get("host") or "127.0.0.1",
+        port=int(known.get("port") or 6379),
+        path=known.get("path"),
+        username=known.get("username"),
+        password=known.get("password"),
+        database=int(known.get("db") or 0),
+    )
 
 
 class _ForeignPort:

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.broker.redis_cluster import RedisClusterLink
 from penstock.broker.redis_link import RedisLink
+from penstock.broker.redis_port import RedisTarget
 from penstock.broker.resp import Push, RedisRefused
 
 __all__ = ["RedisSentry", "Watch"]
@@ -47,7 +48,9 @@ class RedisSentry:
     One sentry per event loop.
     """
 
-    def __init__(self, url: str, *, cluster: bool = False, timeout: float = 10.0) -> None:
+    def __init__(
+        self, url: str | RedisTarget, *, cluster: bool = False, timeout: float = 10.0
+    ) -> None:
         kind = RedisClusterLink if cluster else RedisLink
         self._link = kind(url, timeout=timeout, greeting=_GREETING, told=self._told)
         self._watches: dict[bytes, set[Watch]] = {}

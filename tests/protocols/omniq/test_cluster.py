@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ import redis as redis_py
 import redis.asyncio as aio_redis_py
 from redis.crc import key_slot
 
-from penstock.broker.redis_cluster import RedisClusterLink
 from penstock.broker.redis_port import RedisLost
 from penstock.core.ids import short_token
 from penstock.protocols.omniq.client import OmniqClient
+from penstock.protocols.omniq.doorbell import Doorbell
 from penstock.protocols.omniq.errors import OmniqError, TokenMismatch
 from penstock.protocols.omniq.store import Settle
 from penstock.protocols.omniq.sync_client import SyncOmniqClient
@@ -90,15 +91,15 @@ async def test_admin_batches_monitor_and_repair_work_on_any_slot(
 async def test_a_waiting_consumer_is_woken_wherever_its_queue_lives(
     client: OmniqClient, nodes: RedisNodes
 ) -> None:
-    for queue in (f"wake-{n}-{short_token()}" for n in range(6)):
-        listener = RedisClusterLink(nodes.url, timeout=None)
-        await client.reserve_many(queue, 1, consumer="c", wait_ms=20_000)
-        waiting = asyncio.create_task(listener.execute("BLPOP", client.wake_key(queue), 20))
+    async with OmniqClient(nodes.url) as consumer:
+        for queue in (f"wake-{n}-{short_token()}" for n in range(6)):
+            bell = Doorbell(consumer, queue, timedelta(seconds=60))
+            assert not await bell.arrival(0.05)
+            ringing = asyncio.create_task(bell.arrival(30))
 
-        await client.publish(queue, {})
+            await client.publish(queue, {})
 
-        assert await waiting == [client.wake_key(queue).encode(), b"1"]
-        await listener.aclose()
+            assert await ringing
 
 
 def test_threads_share_one_client_of_a_cluster(nodes: RedisNodes, keys: Any) -> None:

@@ -1,134 +1,159 @@
-"""Idle consumers of ours are rung up by our publishers; nothing grows where nobody listens."""
+"""The doorbell: it rings for whatever makes a job takable, whoever did it, and else is silent."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis as redis_py
+import redis.asyncio as aio_redis_py
 
-from penstock.broker.redis_link import RedisLink
+from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.protocols.omniq.client import OmniqClient
+from penstock.protocols.omniq.doorbell import Doorbell
 from penstock.protocols.omniq.store import Settle
-from tests.protocols.omniq.stories import T, leased, name_of
+from tests.protocols.omniq.stories import leased
+
+POLL = timedelta(milliseconds=50)
+LONG_S = 30.0
 
 
-async def announce(client: OmniqClient, queue: str, name: str = "c", wait_ms: int = 5000) -> None:
-    assert not await client.reserve_many(queue, 1, consumer=name, wait_ms=wait_ms)
+@pytest.fixture
+async def bell(redis_server: EmbeddedRedis, queue: str) -> AsyncIterator[Doorbell]:
+    """Of a consumer that shares nothing with the client but the server."""
+    async with OmniqClient(redis_server.url) as consumer:
+        yield Doorbell(consumer, queue, POLL)
 
 
-def tokens(raw: Any, queue: str) -> int:
-    return int(raw.llen(OmniqClient.wake_key(queue)))
+async def test_it_does_not_ring_while_nothing_is_there(bell: Doorbell) -> None:
+    assert not await bell.arrival(0.2)
 
 
-async def test_publishing_leaves_nothing_when_nobody_listens(
-    client: OmniqClient, queue: str, raw: Any
+async def test_it_rings_at_once_when_work_is_there_already(
+    bell: Doorbell, client: OmniqClient, queue: str
 ) -> None:
-    await client.publish_many(queue, [{} for _ in range(10)])
+    await client.publish(queue, {})
 
-    assert tokens(raw, queue) == 0
+    assert await bell.arrival(LONG_S)
 
 
-async def test_each_arrival_rings_one_waiter_and_never_more_than_wait(
-    client: OmniqClient, queue: str, raw: Any
+@pytest.mark.parametrize(
+    "way", ["publish", "grouped", "promote", "release", "retry_failed", "resume", "slot", "reap"]
+)
+async def test_every_way_to_wait_rings(
+    bell: Doorbell, client: OmniqClient, queue: str, way: str
 ) -> None:
-    await announce(client, queue, "one")
-    await announce(client, queue, "two")
+    act = await prepared(client, queue, way)
+    ringing = asyncio.create_task(bell.arrival(LONG_S))
+    await listened(client)
 
-    counts = []
-    for _ in range(4):
+    await act()
+
+    assert await ringing
+
+
+async def prepared(client: OmniqClient, queue: str, way: str) -> Callable[[], Awaitable[Any]]:
+    """Bring the queue to where nothing can be taken; the act that changes that."""
+    later = client.now_ms() + 3_600_000
+    if way == "publish":
+        return lambda: client.publish(queue, {})
+    if way == "grouped":
+        return lambda: client.publish(queue, {}, gid="g")
+    if way == "resume":
         await client.publish(queue, {})
-        counts.append(tokens(raw, queue))
-
-    assert counts == [1, 2, 2, 2]
-    assert 0 < raw.pttl(OmniqClient.wake_key(queue)) <= 30_000
-
-
-async def test_a_bulk_rings_as_many_as_it_has_work_for(
-    client: OmniqClient, queue: str, raw: Any
-) -> None:
-    for name in "abcde":
-        await announce(client, queue, name)
-
-    await client.publish_many(queue, [{}, {}, {}])
-
-    assert tokens(raw, queue) == 3
-
-
-async def test_who_got_work_or_waited_too_long_is_rung_no_more(
-    client: OmniqClient, queue: str, raw: Any
-) -> None:
-    await announce(client, queue, "served")
-    await announce(client, queue, "gone", wait_ms=1)
-    await client.publish_many(queue, [{}, {}])
-    assert await client.reserve_many(queue, 2, consumer="served", wait_ms=5000)
-    raw.delete(OmniqClient.wake_key(queue))
-
-    await client.publish(queue, {}, now_ms_override=OmniqClient.now_ms() + 50)
-
-    assert tokens(raw, queue) == 0
-
-
-async def test_a_job_behind_a_full_group_rings_when_the_slot_is_free(
-    client: OmniqClient, queue: str, raw: Any
-) -> None:
-    await client.publish(queue, {}, gid="g")
-    job = await leased(client, queue)
-    await announce(client, queue)
-    await client.publish(queue, {}, gid="g")
-    assert tokens(raw, queue) == 0
-
-    await client.ack_success(queue, job.job_id, job.lease_token)
-
-    assert tokens(raw, queue) == 1
-
-
-@pytest.mark.parametrize("way", ["promote", "release", "retry_failed", "resume", "turn"])
-async def test_every_way_back_to_waiting_rings(
-    client: OmniqClient, queue: str, raw: Any, way: str
-) -> None:
-    await client.publish(queue, {}, job_id="x", max_attempts=1, due_ms=1)
-    job = await leased(client, queue)
-    if way == "promote":
-        await client.publish(queue, {}, due_ms=OmniqClient.now_ms() + 3_000)
-    if way == "retry_failed":
-        await client.ack_fail(queue, "x", job.lease_token)
-    await announce(client, queue, wait_ms=20_000)
-    release = Settle.release("x", job.lease_token)
-
-    if way == "promote":
-        await client.promote_delayed(queue, now_ms_override=OmniqClient.now_ms() + 4_000)
-    elif way == "release":
-        await client.settle(queue, [release])
-    elif way == "retry_failed":
-        await client.retry_failed(queue, "x")
-    elif way == "turn":
-        await client.turn(queue, [release], count=0)
-    else:
         await client.pause(queue)
-        await client.resume(queue)
+        return lambda: client.resume(queue)
+    await client.publish(queue, {}, job_id="x", gid="g", max_attempts=1 if "retry" in way else 3)
+    job = await leased(client, queue)
+    if way == "release":
+        return lambda: client.settle(queue, [Settle.release("x", job.lease_token)])
+    if way == "slot":
+        await client.publish(queue, {}, gid="g")
+        return lambda: client.ack_success(queue, "x", job.lease_token)
+    if way == "reap":
+        await client.publish(queue, {}, gid="g")
+        return lambda: client.reap_expired(queue, now_ms_override=later)
+    await client.ack_fail(queue, "x", job.lease_token)
+    if way == "retry_failed":
+        return lambda: client.retry_failed(queue, "x")
+    return lambda: client.promote_delayed(queue, now_ms_override=later)
 
-    assert tokens(raw, queue) == 1
+
+async def listened(client: OmniqClient) -> None:
+    """Until Redis remembers a reader."""
+    port = await client.port()
+    async with asyncio.timeout(20):
+        while b"tracking_total_keys:0" in bytes(await port.execute("INFO", "stats")):  # type: ignore[call-overload]
+            await asyncio.sleep(0.005)
 
 
-async def test_a_blocked_consumer_hears_of_work_at_once(redis_server: Any, queue: str) -> None:
-    async with OmniqClient(redis_server.url) as client:
-        listener = RedisLink(redis_server.url, timeout=None)
-        await announce(client, queue)
-        waiting = asyncio.create_task(listener.execute("BLPOP", client.wake_key(queue), 5))
-
-        published = await client.publish(queue, {})
-
-        assert await waiting == [client.wake_key(queue).encode(), b"1"]
-        assert name_of(await client.reserve(queue)) == published
-        await listener.aclose()
-
-
-async def test_the_instant_of_an_override_counts_for_waiters_too(
-    client: OmniqClient, queue: str, raw: Any
+async def test_it_rings_again_after_the_server_was_gone(
+    fresh_redis: EmbeddedRedis, queue: str
 ) -> None:
-    await client.reserve_many(queue, 1, consumer="c", wait_ms=10, now_ms_override=T)
-    await client.publish(queue, {}, now_ms_override=T + 11)
-    assert tokens(raw, queue) == 0
-    await client.publish(queue, {}, now_ms_override=T + 10)
-    assert tokens(raw, queue) == 1
+    async with OmniqClient(fresh_redis.url) as consumer, OmniqClient(fresh_redis.url) as client:
+        bell = Doorbell(consumer, queue, POLL)
+        ringing = asyncio.create_task(bell.arrival(LONG_S))
+        await listened(client)
+
+        await asyncio.to_thread(fresh_redis.restart)
+        await client.publish(queue, {})
+
+        async with asyncio.timeout(20):
+            while not (await ringing):
+                ringing = asyncio.create_task(bell.arrival(LONG_S))
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "cannot track"])
+async def test_where_redis_cannot_tell_it_looks_again_and_again(
+    redis_server: EmbeddedRedis, queue: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "cannot track":
+        monkeypatch.setattr(
+            "penstock.broker.redis_sentry._GREETING", (("CLIENT", "NO-SUCH-THING"),)
+        )
+        consumer = OmniqClient(redis_server.url)
+    else:
+        theirs = aio_redis_py.Redis.from_url(redis_server.url, credential_provider=Anonymous())
+        consumer = OmniqClient(redis=theirs)
+    async with consumer, OmniqClient(redis_server.url) as client:
+        bell = Doorbell(consumer, queue, POLL)
+        assert not await bell.arrival(0.1)
+        ringing = asyncio.create_task(bell.arrival(LONG_S))
+
+        await client.publish(queue, {})
+
+        assert await ringing
+
+
+async def test_a_client_of_the_caller_is_told_by_redis_too(
+    redis_server: EmbeddedRedis, queue: str
+) -> None:
+    theirs = aio_redis_py.Redis.from_url(redis_server.url)
+    async with OmniqClient(redis=theirs) as consumer, OmniqClient(redis_server.url) as client:
+        bell = Doorbell(consumer, queue, timedelta(hours=1))
+        assert not await bell.arrival(0.05)
+        ringing = asyncio.create_task(bell.arrival(LONG_S))
+
+        await client.publish(queue, {})
+
+        assert await ringing
+    await theirs.aclose()
+
+
+async def test_nothing_is_kept_for_those_who_listen(
+    bell: Doorbell, client: OmniqClient, queue: str, raw: Any
+) -> None:
+    assert not await bell.arrival(0.05)
+    await client.publish(queue, {})
+
+    assert not raw.keys(f"{{{queue}}}:x:*")
+
+
+class Anonymous(redis_py.credentials.CredentialProvider):
+    """A way to log in that only redis-py knows."""
+
+    def get_credentials(self) -> Any:
+        return ()

@@ -85,10 +85,13 @@ class OmniqClient:
         self.bells = Bells(self._opening)
 
     @classmethod
-    def over(cls, port: RedisPort, *, compat: Compat = "v1") -> Self:
-        """A client on a connection that is there already; closing it closes the connection."""
+    def over(cls, port: RedisPort, *, redis: Any = None, compat: Compat = "v1") -> Self:
+        """A client on a connection that is there already; closing it closes the connection.
+
+        ``redis``: the redis-py client behind that connection, if there is one.
+        """
         made = cls("redis://", compat=compat)
-        made._opening.port = port
+        made._opening.port, made._opening.redis = port, redis
         return made
 
     # -- helpers of the contract ----------------------------------------------------------
@@ -166,17 +169,10 @@ class OmniqClient:
         queue: str,
         count: int,
         *,
-        consumer: str = "",
-        wait_ms: int = 0,
         now_ms_override: int = 0,
     ) -> list[ReservedJob] | Paused:
-        """Up to ``count`` jobs at once. A ``consumer`` that gets none is rung up for ``wait_ms``
-        (see `wake_key`)."""
-        return await self._run(
-            self._store.reserve(
-                queue, count=count, consumer=consumer, wait_ms=wait_ms, now=now_ms_override
-            )
-        )
+        """Up to ``count`` jobs at once."""
+        return await self._run(self._store.reserve(queue, count=count, now=now_ms_override))
 
     async def heartbeat(
         self, queue: str, job_id: str, lease_token: str, *, now_ms_override: int = 0
@@ -232,16 +228,10 @@ class OmniqClient:
         ends: Sequence[Settle] = (),
         *,
         count: int = 1,
-        consumer: str = "",
-        wait_ms: int = 0,
         now_ms_override: int = 0,
     ) -> Turn:
         """End leases and take up to ``count`` new ones in one transaction."""
-        return await self._run(
-            self._store.turn(
-                queue, ends, count=count, consumer=consumer, wait_ms=wait_ms, now=now_ms_override
-            )
-        )
+        return await self._run(self._store.turn(queue, ends, count=count, now=now_ms_override))
 
     async def ended_by(self, queue: str, end: Settle) -> Ended | None:
         """Whether a lease was ended by this very `Settle`, told without hearing the answer."""
@@ -391,11 +381,6 @@ class OmniqClient:
         return Consumer(self, queue, handler, Consuming(**how))
 
     # -- the connection -------------------------------------------------------------------
-
-    @staticmethod
-    def wake_key(queue: str) -> str:
-        """The list where an announced consumer finds a token when work arrives (``BLPOP`` it)."""
-        return f"{wire.queue_base(queue)}:x:wake"
 
     @property
     def url(self) -> str:

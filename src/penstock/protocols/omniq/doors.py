@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.redis_embedded import EmbeddedRedis
-from penstock.broker.redis_port import RedisPort, SyncRedisPort
+from penstock.broker.redis_port import RedisPort, RedisTarget, SyncRedisPort
 from penstock.broker.resp import Arg, Reply
 from penstock.core.errors import ConfigError
 
@@ -125,17 +125,27 @@ class Bells:
         self._sentry: RedisSentry | None = None
 
     async def sentry(self) -> RedisSentry | None:
-        """Who tells of changes; ``None`` for a client of the caller's."""
-        door = self._door
-        if door.redis is not None or door.port is not None:
-            return None
+        """Who tells of changes; ``None`` where only the caller's client knows how to connect."""
         if self._sentry is None:
-            from penstock.broker.redis_sentry import RedisSentry
-
-            url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
+            where = await self._where()
+            if where is None:
+                return None
             if self._sentry is None:
-                self._sentry = RedisSentry(url, cluster=door.cluster)
+                from penstock.broker.redis_sentry import RedisSentry
+
+                self._sentry = RedisSentry(where[0], cluster=where[1])
         return self._sentry
+
+    async def _where(self) -> tuple[str | RedisTarget, bool] | None:
+        door = self._door
+        if door.redis is not None:
+            from penstock.broker.redis_foreign import target_of
+
+            return target_of(door.redis)
+        if door.port is not None:
+            return None
+        url = door.url if door.url is not None else await asyncio.to_thread(door.start_server)
+        return url, door.cluster
 
     async def aclose(self) -> None:
         """Stop telling."""

@@ -190,16 +190,14 @@ class Store:
             raise JobExists(f"{len(kept)} of {len(published)} ids were alive, first {kept[0]!r}")
         return published
 
-    def reserve(
-        self, queue: str, *, count: int, consumer: str, wait_ms: int, now: int
-    ) -> Call[list[ReservedJob] | Paused]:
-        """Up to ``count`` leases; a named ``consumer`` without any is rung up for ``wait_ms``."""
-        args = (whole("now_ms_override", now), _amount(count), consumer, wait_ms)
+    def reserve(self, queue: str, *, count: int, now: int) -> Call[list[ReservedJob] | Paused]:
+        """Up to ``count`` leases."""
+        args = (whole("now_ms_override", now), _amount(count))
         return Call(self.scripts["reserve"], anchor(queue), args, read_jobs)
 
     def reserve_one(self, queue: str, *, now: int) -> Call[ReserveResult]:
         """The contract's reserve."""
-        args = (whole("now_ms_override", now), 1, "", 0)
+        args = (whole("now_ms_override", now), 1)
         return Call(self.scripts["reserve"], anchor(queue), args, _read_one)
 
     def heartbeat(
@@ -231,12 +229,10 @@ class Store:
         ends: Sequence[Settle],
         *,
         count: int,
-        consumer: str,
-        wait_ms: int,
         now: int,
     ) -> Call[Turn]:
         """End leases and take new ones in one transaction."""
-        args: list[Arg] = [whole("now_ms_override", now), _amount(count), consumer, wait_ms]
+        args: list[Arg] = [whole("now_ms_override", now), _amount(count)]
         for end in ends:
             args += end
         return Call(self.scripts["turn"], anchor(queue), tuple(args), _read_turn)

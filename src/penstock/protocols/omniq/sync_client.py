@@ -156,17 +156,10 @@ class SyncOmniqClient:
         queue: str,
         count: int,
         *,
-        consumer: str = "",
-        wait_ms: int = 0,
         now_ms_override: int = 0,
     ) -> list[ReservedJob] | Paused:
-        """Up to ``count`` jobs at once. A ``consumer`` that gets none is rung up for ``wait_ms``
-        (see `wake_key`)."""
-        return self._run(
-            self._store.reserve(
-                queue, count=count, consumer=consumer, wait_ms=wait_ms, now=now_ms_override
-            )
-        )
+        """Up to ``count`` jobs at once."""
+        return self._run(self._store.reserve(queue, count=count, now=now_ms_override))
 
     def heartbeat(
         self, queue: str, job_id: str, lease_token: str, *, now_ms_override: int = 0
@@ -220,16 +213,10 @@ class SyncOmniqClient:
         ends: Sequence[Settle] = (),
         *,
         count: int = 1,
-        consumer: str = "",
-        wait_ms: int = 0,
         now_ms_override: int = 0,
     ) -> Turn:
         """End leases and take up to ``count`` new ones in one transaction."""
-        return self._run(
-            self._store.turn(
-                queue, ends, count=count, consumer=consumer, wait_ms=wait_ms, now=now_ms_override
-            )
-        )
+        return self._run(self._store.turn(queue, ends, count=count, now=now_ms_override))
 
     def ended_by(self, queue: str, end: Settle) -> Ended | None:
         """Whether a lease was ended by this very `Settle`, told without hearing the answer."""
@@ -374,11 +361,6 @@ class SyncOmniqClient:
         return SyncConsumer(self._opening, self._scripts.compat, queue, handler, Consuming(**how))
 
     # -- the connection -------------------------------------------------------------------
-
-    @staticmethod
-    def wake_key(queue: str) -> str:
-        """The list where an announced consumer finds a token when work arrives (``BLPOP`` it)."""
-        return f"{wire.queue_base(queue)}:x:wake"
 
     def port(self) -> SyncRedisPort:
         """The open connection; the first call opens it."""

@@ -54,7 +54,7 @@ class SyncConsumer:
     def _client(self) -> OmniqClient:
         port = twin_port(self._door)
         if port is not None:
-            return OmniqClient.over(port, compat=self._compat)
+            return OmniqClient.over(port, redis=self._door.redis, compat=self._compat)
         url = self._door.url or self._door.start_server()
         return OmniqClient(
             url, cluster=self._door.cluster, compat=self._compat, timeout=self._door.timeout

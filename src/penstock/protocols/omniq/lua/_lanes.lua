@@ -1,8 +1,6 @@
--- lanes: where waiting jobs stand, which groups may run, and who is told of new work.
+-- lanes: where waiting jobs stand, and which groups may run.
 --
 -- A gid is in groups:ready exactly when its list is not empty and it has room.
-
-local arrivals = 0
 
 local function has_room(gid)
   local values = call('MGET', group_key(gid, 'inflight'), group_key(gid, 'limit'))
@@ -11,7 +9,6 @@ end
 
 -- NX: a group that is ready already keeps its place in the round.
 local function mark_ready(gid, now)
-  arrivals = arrivals + 1
   if call('ZADD', READY, 'NX', now, gid) == 1 then tally('groups_ready', 1) end
 end
 
@@ -27,22 +24,10 @@ end
 local function push(side, id, gid, now)
   if gid == '' then
     call(side, base .. ':wait', id)
-    arrivals = arrivals + 1
   else
     call(side, group_key(gid, 'wait'), id)
     if has_room(gid) then mark_ready(gid, now) end
   end
   entered('wait', id, now)
   tally_waiting(gid, 1)
-end
-
--- Idle consumers of ours stand in x:waiters until an instant. Each arrival leaves one token, never
--- more tokens than waiters, so nothing grows where nobody listens.
-local function ring(now)
-  if arrivals == 0 or call('EXISTS', base .. ':x:waiters') == 0 then return end
-  local listening = call('ZCOUNT', base .. ':x:waiters', now, '+inf')
-  local tokens = base .. ':x:wake'
-  local missing = math.min(arrivals, listening - call('LLEN', tokens))
-  for _ = 1, missing do call('RPUSH', tokens, '1') end
-  if missing > 0 then call('PEXPIRE', tokens, 30000) end
 end

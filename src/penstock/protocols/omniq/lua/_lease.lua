@@ -101,27 +101,11 @@ local function reserve(count, now)
     call('SET', turn, grouped_first and '0' or '1')
     noted(now, 'last_reserve_ms')
   end
-  arrivals = 0
   return out
 end
 
--- Stand among the waiters until now + wait, or step out of them.
-local function announce(consumer, wait, now)
-  if consumer == '' then return end
-  local waiters = base .. ':x:waiters'
-  if wait <= 0 then
-    call('ZREM', waiters, consumer)
-    return
-  end
-  call('ZREMRANGEBYSCORE', waiters, '-inf', now - 1)
-  call('ZADD', waiters, now + wait, consumer)
-  call('PEXPIRE', waiters, 60000)
-end
-
--- What reserve answers: PAUSED, or the leases; a consumer that got none is told of the next arrival.
-local function serve(count, consumer, wait, now)
-  local paused = call('EXISTS', base .. ':paused') == 1
-  local jobs = paused and {} or reserve(count, now)
-  if #jobs > 0 then announce(consumer, 0, now) else announce(consumer, wait, now) end
-  return paused and 'PAUSED' or jobs
+-- What reserve answers: PAUSED, or the leases.
+local function serve(count, now)
+  if call('EXISTS', base .. ':paused') == 1 then return 'PAUSED' end
+  return reserve(count, now)
 end

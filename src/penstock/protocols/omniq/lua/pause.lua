@@ -7,9 +7,4 @@ if ARGV[1] == 'pause' then
   call('SET', flag, '1')
   return 'OK'
 end
-local gone = call('DEL', flag)
-for _ = 1, math.min(call('ZCARD', base .. ':x:waiters') - call('LLEN', base .. ':x:wake'), 1000) do
-  call('RPUSH', base .. ':x:wake', '1')
-end
-call('PEXPIRE', base .. ':x:wake', 30000)
-return gone
+return call('DEL', flag)

@@ -55,5 +55,4 @@ for at = 2, #ARGV, 8 do
   end
 end
 noted(now, 'last_enqueue_ms')
-ring(now)
 return answer

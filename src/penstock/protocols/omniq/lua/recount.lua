@@ -26,5 +26,4 @@ end
 for gid, count in pairs(running) do
   if mend(gid, count) then wrong = wrong + 1 end
 end
-ring(now)
 return wrong

@@ -26,5 +26,4 @@ if #ARGV > 101 then return {'BATCH_TOO_LARGE'} end
 local answers = {}
 for at = 2, #ARGV do answers[#answers + 1] = retry(ARGV[at]) end
 noted(now)
-ring(now)
 return answers

@@ -11,7 +11,6 @@ end
 
 local reaped = reap(now, int(ARGV[3], 1000))
 local _, promoted = promote(now, int(ARGV[2], 1000))
-ring(now)
 local due, lapse = due_in(DELAYED), due_in(ACTIVE)
 local soonest = due and lapse and math.min(due, lapse) or due or lapse or -1
 return {promoted, reaped, soonest}
