@@ -23,6 +23,7 @@ from penstock.broker.publisher import Refused as WriteRefused
 from penstock.broker.publisher import Stored, Unknown, Written
 from penstock.broker.streams import ApiError
 from penstock.core import points
+from penstock.protocols.ojs.names import JOB_ID
 from penstock.protocols.ojs.record import Record, decode_record, encode_record
 from penstock.protocols.ojs.refusal import Refusal, Refused, not_found
 from penstock.protocols.ojs.room import Room
@@ -76,6 +77,8 @@ class Store:
 
     async def read(self, job_id: str) -> Found | None:
         """The record as it is now, staged or not; ``None`` if there is none."""
+        if not JOB_ID.fullmatch(job_id):
+            return None  # no job has such an id, and not every text can be a key
         try:
             value = await self._bucket.get(job_id, leader=self._room.replicated)
         except (LinkError, ApiError) as error:

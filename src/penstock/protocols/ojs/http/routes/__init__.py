@@ -1,0 +1,1 @@
+"""The handlers, a module for each group of paths."""
