@@ -9,6 +9,7 @@ An HTTP face decodes, calls, and encodes; direct clients and workers call withou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from random import Random
@@ -16,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
+from penstock.core.errors import PenstockError
 from penstock.core.ids import short_token
 from penstock.protocols.ojs import notes, rules
-from penstock.protocols.ojs.clockwork import Clockwork
+from penstock.protocols.ojs.crons import Crons
 from penstock.protocols.ojs.dead import DeadLetters
 from penstock.protocols.ojs.entry import Entry
 from penstock.protocols.ojs.envelope import Submission, parse_submission
+from penstock.protocols.ojs.eventlog import EventLog
+from penstock.protocols.ojs.flows import Flows
 from penstock.protocols.ojs.handing import Handing
 from penstock.protocols.ojs.intake import Intake, Pushed
 from penstock.protocols.ojs.options import OjsOptions
@@ -37,10 +41,12 @@ from penstock.protocols.ojs.requests import (
 )
 from penstock.protocols.ojs.room import Room
 from penstock.protocols.ojs.room_left import RoomLeft
+from penstock.protocols.ojs.services import Services
 from penstock.protocols.ojs.shared import Shared, utc_now
 from penstock.protocols.ojs.slots import LimitRow
-from penstock.protocols.ojs.store import Decide, Found
+from penstock.protocols.ojs.store import Decide
 from penstock.protocols.ojs.throttle import RateLimit
+from penstock.protocols.ojs.told import Told
 from penstock.protocols.ojs.views import JobPage, JobQuery, LimitView, QueueView, Totals
 from penstock.protocols.ojs.workers import Beat, WorkerRow, Workers
 
@@ -61,7 +67,11 @@ class Engine:
         self.intake = Intake(shared, RoomLeft(shared))
         self.dead_letters = DeadLetters(shared)
         self.workers = Workers(shared)
-        self.clockwork = Clockwork(shared) if services else None
+        self.told = Told(shared)
+        self.crons = Crons(shared, self.intake, self.told)
+        self.workflows = Flows(shared, self.intake, self.told)
+        self.events = EventLog(shared)
+        self.services = Services.of(self) if services else None
 
     @classmethod
     async def open(
@@ -93,27 +103,37 @@ class Engine:
     async def _start(self) -> None:
         shared = self.shared
         shared.books.listen(self._ring)
-        if self.clockwork is not None:
-            shared.books.listen(self.clockwork.heard)
+        shared.books.listen(self.workflows.heard)
+        if self.services is not None:
+            self.services.listen(shared.books)
         await asyncio.gather(
             shared.books.start(),
             shared.queues.table.start(),
             shared.slots.table.start(),
             self.workers.start(),
+            self.crons.table.start(),
+            self.workflows.start(),
         )
         shared.queues.table.listen(lambda _name, _row: shared.bells.ring_all())
-        if self.clockwork is not None:
-            self.clockwork.start()
+        if self.services is not None:
+            await self.services.start()
 
     async def close(self) -> None:
         """End the services and stop following. Safe to repeat; the link stays open."""
         self.handing.stopped = True
         self.shared.bells.ring_all()
-        if self.clockwork is not None:
-            await self.clockwork.stop()
+        if self.services is not None:
+            await self.services.stop()
         shared = self.shared
-        await self.workers.stop()
-        for part in (shared.books, shared.queues.table, shared.slots.table):
+        for part in (
+            self.events,
+            self.workflows,
+            self.workers,
+            self.crons.table,
+            shared.books,
+            shared.queues.table,
+            shared.slots.table,
+        ):
             await part.stop()
 
     async def __aenter__(self) -> Engine:
@@ -244,7 +264,11 @@ class Engine:
 
     async def heartbeat(self, asked: BeatRequest) -> Beat:
         """Note that a worker lives, and keep its jobs for another term."""
-        return await self.workers.beat(asked)
+        answer = await self.workers.beat(asked)
+        if answer.first:
+            data = {"worker_id": asked.worker, "queues": list(asked.queues)}
+            self.told.tell("worker.started", asked.worker, data, "workers")
+        return answer
 
     async def extend(self, job_id: str, holding: Holding) -> Record | Refusal:
         """Keep one job for another term of its own."""
@@ -325,6 +349,7 @@ class Engine:
     async def pause(self, name: str, *, paused: bool = True) -> QueueView:
         """Hand out nothing from a queue (which need not exist) until it is resumed."""
         await self.shared.queues.set_paused(name, paused, self.shared.clock())
+        self.told.tell("queue.paused" if paused else "queue.resumed", name, {"queue": name})
         return await self.queue(name)
 
     async def resume(self, name: str) -> QueueView:
@@ -395,7 +420,12 @@ class Engine:
             if isinstance(seen, Refusal):
                 return seen
         done = await self.shared.books.store.change(job_id, decide)
-        return done.record if isinstance(done, Found) else done
+        if isinstance(done, Refusal):
+            return done
+        if done.record.is_terminal and done.record.job.workflow_id:
+            with contextlib.suppress(PenstockError):  # the job is done; the reconciler goes on
+                await self.workflows.advance(done.record.job.workflow_id)
+        return done.record
 
     async def _give_back(self, record: Record) -> None:
         fence = record.held.fence if record.held is not None else ""

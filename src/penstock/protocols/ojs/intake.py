@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Raw, Struct
@@ -55,9 +56,10 @@ class Pushed(Struct, frozen=True):
 
 class Place(Struct, frozen=True, kw_only=True):
     """Where a job belongs: the id it must have and the workflow or cron it comes from.
-    ``order``: microseconds to add to its place among equals."""
+    ``order``: microseconds to add to its place among equals, counted from ``at``."""
 
     job_id: str = ""
+    at: datetime | None = None
     member: Membership | None = None
     parent_results: Raw | None = None
     order: int = 0
@@ -129,7 +131,7 @@ class Intake:
 
     def _draft(self, asked: Submission, place: Place, **more: Any) -> Record:
         job_id = place.job_id or asked.id or uuid7()
-        now = self._clock()
+        now = place.at or self._clock()
         record = enqueue(
             asked,
             job_id,
@@ -266,7 +268,8 @@ class Intake:
 
     async def _commit(self, asked: Sequence[Submission]) -> list[Pushed | Refusal] | Refusal:
         txn = short_token()
-        drafts = [self._batch_draft(one, index, txn) for index, one in enumerate(asked)]
+        at = self._clock()
+        drafts = [self._batch_draft(one, index, txn, at) for index, one in enumerate(asked)]
         for index, draft in enumerate(drafts):
             if (large := self._too_large(draft.record)) is not None:
                 return _at(large, index)
@@ -294,9 +297,9 @@ class Intake:
             for draft in drafts
         ]
 
-    def _batch_draft(self, asked: Submission, index: int, txn: str) -> _Draft:
+    def _batch_draft(self, asked: Submission, index: int, txn: str, at: datetime) -> _Draft:
         key = "" if asked.unique is None else self._key_of(asked, asked.unique)
-        place = Place(order=index)
+        place = Place(order=index, at=at)
         return _Draft(self._draft(asked, place, unique_key=key, txn=txn), asked.unique)
 
     async def _stage(self, drafts: list[_Draft]) -> Refusal | None:

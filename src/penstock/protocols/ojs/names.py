@@ -6,9 +6,11 @@ queues share a token and every token can be read back.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from enum import StrEnum
 from typing import Final, Literal
+from uuid import UUID
 
 __all__ = [
     "BUCKETS",
@@ -27,6 +29,7 @@ __all__ = [
     "State",
     "consumer_name",
     "event_subject",
+    "fixed_id",
     "queue_of_token",
     "queue_subject",
     "queue_token",
@@ -122,3 +125,13 @@ def consumer_name(queue: str) -> str:
 def event_subject(event_type: str) -> str:
     """Where events of a type (``job.completed``) go."""
     return f"ojs.events.{event_type}"
+
+
+def fixed_id(at_ms: int, *parts: str) -> str:
+    """A UUIDv7 that is the same wherever it is computed: time from ``at_ms``, the rest from
+    ``parts``. Who writes under it create-only can never write twice."""
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=10).digest()
+    number = (at_ms & (1 << 48) - 1) << 80 | int.from_bytes(digest, "big")
+    number = number & ~(0xF << 76) | 0x7 << 76
+    number = number & ~(0x3 << 62) | 0x2 << 62
+    return str(UUID(int=number))

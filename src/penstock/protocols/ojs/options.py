@@ -31,7 +31,8 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
 
     ``default_timeout`` of zero: no limit. ``max_deaths``: so many attempts in a row that end
     without an answer (worker died, lease lapsed) park a job, whatever attempts remain.
-    ``replicas`` of all streams and buckets that are made here; existing ones stay as they are.
+    ``patience``: after that long, what somebody began and did not finish is finished or undone
+    by whoever sees it. ``replicas`` of all that is made here; what exists stays as it is.
     ``events``: keep a stream of what happened to jobs, for polling, SSE and webhooks.
     """
 
@@ -47,6 +48,7 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
     keep_results: timedelta = timedelta(days=7)
     max_retry_after: timedelta = timedelta(days=7)
     max_deaths: int = 10
+    patience: timedelta = timedelta(seconds=30)
     replicas: int = 1
     events: bool = True
     keep_events: timedelta = timedelta(days=7)
