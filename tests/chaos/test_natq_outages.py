@@ -6,7 +6,6 @@ than the ack wait, single answers are dropped between worker and server.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from tests.chaos.frames import Frame
 from tests.chaos.harness import eventually, is_stopped
 from tests.chaos.invariants import Ledger, judge
 from tests.chaos.natq_app import LARGE
+from tests.chaos.natq_flow import Flow
 from tests.chaos.natq_stage import ACK_WAIT_S, LAWS, Load, NatqStage
 from tests.chaos.points import KillPoint
 from tests.chaos.proxy import FaultProxy
@@ -30,43 +30,6 @@ async def proxy(natq: NatqStage) -> AsyncIterator[FaultProxy]:
         yield proxy
 
 
-class Stream:
-    """A producer that goes on through every outage; only what was acknowledged counts."""
-
-    def __init__(self, stage: NatqStage, ledger: Ledger) -> None:
-        self._stage = stage
-        self._ledger = ledger
-        self._over = asyncio.Event()
-        self._task = asyncio.create_task(self._flow(), name="producer")
-
-    async def has_put(self, more: int) -> None:
-        """Wait until so many more jobs are acknowledged."""
-        wanted = len(self._ledger.of("enqueued")) + more
-        await eventually(
-            lambda: self._task.done() or len(self._ledger.of("enqueued")) >= wanted,
-            60,
-            what=f"{more} more jobs",
-        )
-
-    async def end(self) -> None:
-        self._over.set()
-        await self._task
-
-    async def _flow(self) -> None:
-        async with penstock.connect(self._stage.server.url) as client:
-            client.natq.room.publisher.timeout = 1.0
-            n = 0
-            while not self._over.is_set():
-                try:
-                    await client.enqueue("plain", n=n, run_id=f"r{n}")
-                except NotEnqueued:  # nobody knows whether it is stored: again, under its run id
-                    await asyncio.sleep(0.05)
-                    continue
-                self._ledger.note("enqueued", f"plain.r{n}")
-                n += 1
-                await asyncio.sleep(0.002)
-
-
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 async def test_a_server_that_goes_and_comes_back_under_load_loses_nothing(
     how: str, natq: NatqStage
@@ -74,7 +37,7 @@ async def test_a_server_that_goes_and_comes_back_under_load_loses_nothing(
     ledger = Ledger()
     async with natq.worker() as worker:
         await natq.ready(worker)
-        jobs = Stream(natq, ledger)
+        jobs = Flow(natq, ledger)
         for _ in range(3):
             await jobs.has_put(60)
             await (natq.server.stop() if how == "stopped" else natq.server.kill())
