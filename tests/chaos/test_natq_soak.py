@@ -25,11 +25,11 @@ from tests.chaos.natq_flow import Flow, Herd
 from tests.chaos.natq_stage import LAWS, Load, NatqStage, a_mix
 from tests.chaos.proxy import FaultProxy
 
-pytestmark = pytest.mark.slow
-
 MINUTES = float(os.environ.get("PENSTOCK_CHAOS_MINUTES") or 1)
 SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED") or SystemRandom().randrange(10**6))
 MEBI = 1024 * 1024
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 * MINUTES + 900)]
 LIMITED = ("hopeless",)  # an outage may cost a record that counts attempts, as the wire has it
 
 
