@@ -29,6 +29,17 @@ class Handled:
     resumed_at: int = 0
 
 
+@dataclass
+class Carried:
+    """Whose parcel it was, and when it was under way."""
+
+    item: int
+    customer: str
+    from_s: float
+    to_s: float
+    delivery: int
+
+
 def handled(ctx: Context, item: int, resumed_at: int = 0) -> Handled:
     return Handled(item, ctx.attempt, ctx.delivery, resumed_at)
 
@@ -87,6 +98,14 @@ def checksum(ctx: Context, item: int, rounds: int = 20_000) -> Handled:
     for _ in range(rounds):
         digest = hashlib.sha256(digest).digest()
     return handled(ctx, item)
+
+
+@app.task
+async def parcel(ctx: Context, item: int, customer: str) -> Carried:
+    """Carried one at a time for each customer, where the queue has groups."""
+    began_s = time.time()
+    await asyncio.sleep(0.03)
+    return Carried(item, customer, began_s, time.time(), ctx.delivery)
 
 
 @app.task(reply=True)

@@ -1,4 +1,4 @@
-"""The stage: a NATS server and worker processes of the demo's own, all gone when it is over.
+"""The stage: servers and worker processes of the demo's own, all gone when it is over.
 
 Workers are the real ``penstock worker``, each a process. They hold the end of a pipe to this
 one, so they stop even when the demo itself is killed.
@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.broker.embedded import EmbeddedNats
+from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.cli.child import WorkerChild
 from penstock.core.errors import Problem
 
@@ -26,12 +27,13 @@ DRAINED_WITHIN = 60.0
 
 
 class Stage:
-    """Servers and workers. ``async with Stage() as stage``."""
+    """NATS, Redis and workers. ``async with Stage() as stage``."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._workers: list[HiredWorker] = []
         self._nats: EmbeddedNats | None = None
+        self._redis: EmbeddedRedis | None = None
 
     async def __aenter__(self) -> Stage:
         return self
@@ -46,6 +48,12 @@ class Stage:
         if self._nats is None:
             self._nats = await self._stack.enter_async_context(EmbeddedNats())
         return self._nats
+
+    async def redis(self) -> EmbeddedRedis:
+        """The Redis server, started when an act first asks for it."""
+        if self._redis is None:
+            self._redis = await self._stack.enter_async_context(EmbeddedRedis())
+        return self._redis
 
     async def hire(self, *arguments: str, **environ: str) -> HiredWorker:
         """Another worker process, ready to work. Numbered in the order they came."""

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from examples.demo.act import Proof, Row
+from examples.demo.acts.omniq import Found, groups_row
 from penstock.core.ids import short_token
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,31 @@ def test_the_demo_loses_nothing_although_a_worker_is_killed_and_leaves_nothing_r
     assert {"charge", "refund", "notify", "checksum", "transcode", "backup", "price"} < set(sent)
     assert "was killed with SIGKILL" in err
     assert demo.left_behind() == []
+
+
+def test_the_same_processes_lose_nothing_on_omniq_while_they_answer_on_natq() -> None:
+    demo = Demo("--scale", "0.2", "--act", "omniq")
+
+    code, out, err = demo.ended()
+    sent = {row[1]: (int(row[2]), row[3]) for row in ROW.finditer(out)}
+
+    assert code == 0, out + err
+    assert "nothing was lost" in out
+    assert {verdict for _, verdict in sent.values()} == {"ok"}
+    assert sent["parcel"][0] == 24
+    assert {"charge", "refund", "notify", "backup", "(groups)", "price", "(the lanes)"} < set(sent)
+    assert "was killed with SIGKILL" in err
+    assert demo.left_behind() == []
+
+
+def test_two_parcels_of_one_customer_at_once_fail_the_proof() -> None:
+    def carried(customer: str, from_s: float, to_s: float) -> Found:
+        return Found({"customer": customer, "from_s": from_s, "to_s": to_s}, None)
+
+    apart = {"a": carried("ann", 1, 2), "b": carried("ann", 2, 3), "c": carried("bob", 1, 3)}
+
+    assert groups_row(apart).holds
+    assert not groups_row({**apart, "d": carried("ann", 2.5, 4)}).holds
 
 
 def test_the_demo_ends_at_once_and_clean_when_interrupted() -> None:

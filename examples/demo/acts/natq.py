@@ -10,16 +10,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from examples.demo.act import Act, Proof, Row
+from examples.demo.acts.calls import Answers, ask
 from examples.demo.acts.natq_kinds import KINDS, Kind, Sent, outcome_of, sent_of
 from examples.demo.acts.natq_track import Track
 from penstock import Client, connect
 from penstock.broker.streams import ConsumerConfig
-from penstock.core.errors import Problem, Waited
+from penstock.core.errors import Problem
 from penstock.protocols.natq.client import Job
 from penstock.protocols.natq.wire import Output, consumer_name
 
@@ -34,14 +35,6 @@ CALLS = 40
 WITHIN = 110.0
 
 
-class Answers(NamedTuple):
-    """How many calls were made, how many answered right, and how often one was repeated."""
-
-    calls: int
-    right: int
-    again: int
-
-
 async def play(stage: Stage, show: Show, scale: float) -> Proof:
     nats = await stage.nats()
     show.say(f"NATS with JetStream at {nats.url}")
@@ -49,7 +42,7 @@ async def play(stage: Stage, show: Show, scale: float) -> Proof:
     async with connect(nats.url) as client:
         await _shorten_leases(client)
         crew = [await _hire(stage, show, nats.url) for _ in range(2)]
-        asking = asyncio.create_task(_ask(client, calls), name="demo:calls")
+        asking = asyncio.create_task(ask(client, calls), name="demo:calls")
         try:
             async with asyncio.timeout(WITHIN):
                 await _perform(client, stage, show, crew, sent)
@@ -111,22 +104,6 @@ async def _perform(
             await track.finished()
 
 
-async def _ask(client: Client, calls: int) -> Answers:
-    """Requests that wait for their answer, one after the other, through all of this.
-
-    Nobody keeps a request: when the worker dies that was to answer it, the caller asks again.
-    """
-    right = again = 0
-    for item in range(calls):
-        while True:
-            try:
-                right += await client.call("price", {"item": item}, timeout=3) == item * 1.5
-                break
-            except Waited:
-                again += 1
-    return Answers(calls, right, again)
-
-
 async def _proof(client: Client, sent: Sequence[Sent], answers: Answers) -> Proof:
     found: dict[str, list[Output | None]] = {}
     for kind in KINDS:
@@ -138,8 +115,7 @@ async def _proof(client: Client, sent: Sequence[Sent], answers: Answers) -> Proo
         _row(kind, [one for one in sent if one.kind is kind], found[kind.task], buried[kind.task])
         for kind in KINDS
     ]
-    told, came = f"{answers.calls} answered", f"{answers.right} answered"
-    rows.append(Row("price", "request and reply", answers.calls, told, came, answers.again))
+    rows.append(answers.row)
     rows.append(await _queue_row(client))
     return Proof(rows, _notes(found))
 
