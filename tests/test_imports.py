@@ -37,7 +37,7 @@ except SystemExit as end:
 
 
 def test_the_check_itself_sees_what_is_loaded() -> None:
-    assert loaded_after("import nats") == {"nats"}
+    assert loaded_after("import nats") >= {"nats"}  # it takes along what it finds
 
 
 def test_importing_penstock_loads_nothing_heavy() -> None:

@@ -371,6 +371,8 @@ def _worker_options(settings: Settings) -> Any:
         threads=chosen.threads,
         processes=chosen.cpu_processes,
         block_after=chosen.block_after,
+        health=chosen.health or None,
+        health_token=chosen.health_token,
     )
 
 

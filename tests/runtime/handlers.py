@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from penstock import Context, Reject, Retry
@@ -77,10 +78,11 @@ def save(ctx: Context, value: int) -> str:
     return "kept"
 
 
-def heed(ctx: Context, gate: str) -> str:
-    """Says by a file that it runs, and stops when it is told to."""
-    with open(gate, "w") as file:  # noqa: PTH123
-        file.write(str(os.getpid()))
+def heed(ctx: Context, gate: str, go: str = "") -> str:
+    """Says by the file ``gate`` that it runs; ends when it is told to, or ``go`` is there."""
+    Path(gate).write_text(str(os.getpid()))
     while not ctx.lost:
+        if go and Path(go).exists():
+            return "finished"
         time.sleep(0.01)
     return "stopped in time"

@@ -75,6 +75,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.flushed = 0
+        self.dropped = 0
 
     def emit(self, event: Event) -> None:
         self.events.append(event)

@@ -43,6 +43,7 @@ def _protocol_flags(function: click.decorators.FC) -> click.decorators.FC:
 @setting("worker.grace", "--grace", "How long handlers may finish when stopping.", metavar="TIME")
 @setting("worker.max_jobs", "--max-jobs", "Replace a process after so many jobs.", metavar="N")
 @setting("worker.max_rss_mb", "--max-rss", "Replace a process above so much memory.", metavar="MB")
+@setting("worker.health", "--health", "Where /health and /metrics answer.", metavar="[IP:]PORT")
 @setting("log.format", "--log-format", "text, json or auto.", metavar="FORMAT")
 @setting("log.level", "--log-level", "debug, info, warning or error.", metavar="LEVEL")
 @configured

@@ -83,9 +83,12 @@ class SettledKind(StrEnum):
 
 
 class Settled(Struct, frozen=True):
+    """``dead_lettered``: a copy was kept where an operator can give it another life."""
+
     kind: SettledKind
     next_at: datetime | None = None
     attempt: int | None = None
+    dead_lettered: bool = False
 
 
 class Gone(Struct, frozen=True):

@@ -83,7 +83,10 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventSink(Protocol):
-    """Where events go. ``emit`` never waits and never raises."""
+    """Where events go. ``emit`` never waits and never raises; ``dropped`` counts what it lost."""
+
+    @property
+    def dropped(self) -> int: ...
 
     def emit(self, event: Event) -> None: ...
 
@@ -94,6 +97,8 @@ class EventSink(Protocol):
 
 class Silent:
     """The sink that keeps nothing."""
+
+    dropped = 0
 
     def emit(self, event: Event) -> None:  # noqa: ARG002 - keeping nothing is its job
         return

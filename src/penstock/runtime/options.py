@@ -28,7 +28,9 @@ class WorkerOptions:
     ``threads`` (sync handlers) is as many as ``concurrency`` unless set, ``processes``
     (``cpu=True``) as many as there are cores. ``deaf_after`` and ``block_after`` set the two
     watchdogs, ``None`` turns one off; ``max_jobs`` and ``max_rss_mb`` end the worker so that
-    a supervisor starts it afresh.
+    a supervisor starts it afresh. ``health`` is where the health door listens (``8081``,
+    ``0.0.0.0:8081``), the second process of a supervisor one port above, and so on;
+    ``health_token`` is what others than this machine need to read more than the status.
     """
 
     concurrency: int = 64
@@ -42,6 +44,8 @@ class WorkerOptions:
     block_after: timedelta | None = timedelta(milliseconds=250)
     max_jobs: int | None = None
     max_rss_mb: int | None = None
+    health: str | None = None
+    health_token: str | None = None
     signals: bool = True
 
     def __post_init__(self) -> None:

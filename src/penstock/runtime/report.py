@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from typing import Any
 
 from penstock.core.delivery import Gone, Progress, Settled, SettledKind, Settlement, Unknown
 from penstock.core.events import Event, EventKind, EventSink, Silent, now_utc
-from penstock.core.invocation import Invocation
+from penstock.core.invocation import Invocation, ProtocolName
 from penstock.core.outcome import (
     Cancelled,
     Continued,
@@ -89,25 +90,38 @@ class Report:
             error=said,
             note=note,
         )
+        if isinstance(settlement, Settled) and settlement.dead_lettered:
+            self._emit(EventKind.DEAD_LETTERED, invocation, now_utc(), error_code=code, error=said)
+
+    def of_worker(self, kind: EventKind, protocol: ProtocolName, note: str = "") -> None:
+        """Something happened to the worker itself."""
+        if not self._silent:
+            self._tell(
+                kind=kind,
+                protocol=protocol,
+                name="worker",
+                work_id=self._worker_id,
+                at=now_utc(),
+                note=note,
+            )
 
     def _emit(self, kind: EventKind, of: Invocation, at: datetime, **facts: object) -> None:
+        self._tell(
+            kind=kind,
+            protocol=of.protocol,
+            name=of.task,
+            work_id=of.work_id,
+            at=at,
+            attempt=of.attempt,
+            delivery=of.delivery,
+            queue=of.queue,
+            trace=of.trace,
+            **facts,
+        )
+
+    def _tell(self, **facts: Any) -> None:
         try:
-            self.sink.emit(
-                Event(
-                    id=Event.new_id(),
-                    kind=kind,
-                    protocol=of.protocol,
-                    name=of.task,
-                    work_id=of.work_id,
-                    at=at,
-                    attempt=of.attempt,
-                    delivery=of.delivery,
-                    queue=of.queue,
-                    worker=self._worker_id,
-                    trace=of.trace,
-                    **facts,  # type: ignore[arg-type] # named in the three calls above
-                )
-            )
+            self.sink.emit(Event(id=Event.new_id(), worker=self._worker_id, **facts))
         except Exception:  # noqa: BLE001 - telling must never break the work
             _log.warning("an event was lost", exc_info=True, extra={"workerId": self._worker_id})
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from penstock.runtime.options import ExitCode
 from penstock.runtime.signals import STOP_SIGNALS, block_stop_signals
 
-__all__ = ["MARKER", "Supervisor", "die_with_supervisor", "supervised"]
+__all__ = ["MARKER", "Supervisor", "die_with_supervisor", "place_number", "supervised"]
 
 MARKER = "PENSTOCK_SUPERVISED"
 
@@ -39,11 +39,18 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LIVED_S = 10.0  # who lived that long did not crash at once: its pause begins anew
 _LOOP_AFTER = 5
 _watching = False
+_place = 1
 
 
 def supervised() -> bool:
     """Whether this process is a child of a supervisor."""
     return _lifeline() is not None
+
+
+def place_number() -> int:
+    """Which of the supervisor's processes this is, from 1; 1 as well without a supervisor."""
+    _lifeline()
+    return _place
 
 
 def die_with_supervisor(patience_s: float = 120.0) -> None:
@@ -64,9 +71,10 @@ def die_with_supervisor(patience_s: float = 120.0) -> None:
 @functools.cache
 def _lifeline() -> int | None:
     """The pipe that ends with the supervisor. Processes that we start are not its children."""
-    said = os.environ.pop(MARKER, "").partition(":")[0]
+    global _place
+    said, _, number = os.environ.pop(MARKER, "").partition(":")
     try:
-        lifeline = int(said)
+        lifeline, _place = int(said), int(number)
         if not stat.S_ISFIFO(os.fstat(lifeline).st_mode):
             return None
     except (ValueError, OSError):

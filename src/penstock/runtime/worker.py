@@ -12,17 +12,17 @@ import logging
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from penstock.core.delivery import RequestSource, Source
 from penstock.core.errors import ConfigError
-from penstock.core.events import Event, EventKind, EventSink, now_utc
+from penstock.core.events import EventKind, EventSink
 from penstock.core.ids import uuid7
 from penstock.core.invocation import ProtocolName
 from penstock.core.task import Task
 from penstock.runtime.jobloop import JobLoop
+from penstock.runtime.observe.door import Check, HealthDoor, parse_address
 from penstock.runtime.observe.metrics import Metrics
 from penstock.runtime.observe.traces import Tracer
 from penstock.runtime.offload import Offload
@@ -31,11 +31,11 @@ from penstock.runtime.recycle import Recycle
 from penstock.runtime.report import Report
 from penstock.runtime.requestloop import RequestLoop
 from penstock.runtime.signals import StopSignals
-from penstock.runtime.supervisor import die_with_supervisor
+from penstock.runtime.supervisor import die_with_supervisor, place_number
 from penstock.runtime.watchdog import BlockWatch, DeafWatch
 from penstock.runtime.workshop import Workshop
 
-__all__ = ["Health", "Worker", "WorkerState"]
+__all__ = ["Worker", "WorkerState"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -49,14 +49,6 @@ class WorkerState(StrEnum):
     CONFIGURED = "configured"
     RUNNING = "running"
     STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether the worker can do its work, and if not, why."""
-
-    ok: bool
-    reasons: tuple[str, ...] = ()
 
 
 class Worker:
@@ -95,10 +87,12 @@ class Worker:
         self._asks: RequestLoop | None = None
         self._deaf: DeafWatch | None = None
         self._blocked: BlockWatch | None = None
+        self._door: HealthDoor | None = None
         self._patrol: asyncio.Task[None] | None = None
         self._drained: asyncio.Task[None] | None = None
         self._stop_asked = asyncio.Event()
         self._exit = ExitCode.CLEAN
+        self._why = ""
 
     # Before the start -----------------------------------------------------------------------
 
@@ -119,6 +113,8 @@ class Worker:
             return
         jobs, asks = self._configure()
         self.state = WorkerState.CONFIGURED
+        if self._door is not None:
+            await self._door.start()
         await asks.start()
         await jobs.start()
         if self._blocked is not None:
@@ -139,8 +135,12 @@ class Worker:
             if signals is not None:
                 signals.tell(self._signalled)
             die_with_supervisor(self.options.grace.total_seconds() + _BEYOND_GRACE_S)
-            await self.start()
-            await self._stop_asked.wait()
+            try:
+                await self.start()
+                await self._stop_asked.wait()
+            except BaseException:  # a failed start, or whoever runs us has no time
+                await self.stop(timedelta(0))
+                raise
             await self.stop()
         return self._exit
 
@@ -172,17 +172,34 @@ class Worker:
         """Pieces of work in hand now."""
         return sum(loop.running for loop in (self._jobs, self._asks) if loop is not None)
 
-    def health(self) -> Health:
-        reasons = []
-        if self.state is not WorkerState.RUNNING:
+    def health(self) -> Check:
+        """Whether this process is worth keeping; a drain is no reason to end it sooner."""
+        reasons = [f"source {name} is deaf" for name in sorted(self._deaf_names)]
+        if self.state is WorkerState.STOPPED:
+            reasons.append("the worker is stopped")
+        return Check(not reasons, tuple(reasons))
+
+    def ready(self) -> Check:
+        """Whether it takes work, from all its sources."""
+        reasons = [*self.health().reasons]
+        if self.state in (WorkerState.CREATED, WorkerState.CONFIGURED):
             reasons.append(f"the worker is {self.state}")
-        if self._deaf is not None:
-            reasons += [f"source {name} is deaf" for name in sorted(self._deaf.deaf)]
+        elif self._stop_asked.is_set() and self.state is WorkerState.RUNNING:
+            reasons.append("the worker drains")
         if self._jobs is not None:
             reasons += [f"source {d.source.name} is lost" for d in self._jobs.desks if d.lost]
-        return Health(not reasons, tuple(reasons))
+        return Check(not reasons, tuple(reasons))
+
+    @property
+    def door_url(self) -> str:
+        """Where the health door listens; empty where there is none."""
+        return "" if self._door is None else self._door.url
 
     # Inside ---------------------------------------------------------------------------------
+
+    @property
+    def _deaf_names(self) -> frozenset[str]:
+        return frozenset() if self._deaf is None else self._deaf.deaf
 
     @property
     def _ids(self) -> dict[str, str]:
@@ -205,18 +222,39 @@ class Worker:
             idle_wait=options.idle_wait,
             on_ended=self._job_ended if options.max_jobs else None,
         )
-        asks = self._asks = RequestLoop(self._requests, shop, slots=options.requests)
+        asks = self._asks = RequestLoop(
+            self._requests,
+            shop,
+            slots=options.requests,
+            on_ended=self._job_ended if options.max_jobs else None,
+        )
         if options.deaf_after is not None:
             self._deaf = DeafWatch(jobs, options.deaf_after.total_seconds(), shop.clock)
         if options.block_after is not None:
             self._blocked = BlockWatch(options.block_after.total_seconds(), self._tasks.values())
+        if options.health is not None:
+            self._door = self._make_door(options.health)
         self._show_gauges(jobs, asks)
         return jobs, asks
+
+    def _make_door(self, address: str) -> HealthDoor:
+        host, port = parse_address(address)
+        number = place_number()
+        return HealthDoor(
+            f"{host}:{port + number - 1 if port else 0}",
+            health=self.health,
+            ready=self.ready,
+            metrics=self.metrics.render,
+            token=self.options.health_token,
+            facts={"worker": self.id, "process": number},
+        )
 
     def _show_gauges(self, jobs: JobLoop, asks: RequestLoop) -> None:
         gauge = self.metrics.gauge
         gauge("slots_free", "Slots for stored work that are free.", lambda: jobs.free)
         gauge("jobs_running", "Stored work in hand.", lambda: jobs.running)
+        gauge("ready", "1 while the worker takes work from all its sources.", self._is_ready)
+        gauge("events_dropped", "Lifecycle events lost.", lambda: self._report.sink.dropped)
         gauge("requests_running", "Requests in hand.", lambda: asks.running)
         gauge("requests_refused", "Requests answered busy.", lambda: asks.refused)
         gauge(
@@ -227,11 +265,14 @@ class Worker:
         if (watch := self._blocked) is not None:
             gauge("loop_blocks", "Times the event loop was blocked.", lambda: watch.blocks)
 
+    def _is_ready(self) -> float:
+        return 1.0 if self.ready().ok else 0.0
+
     async def _drain(self, grace: timedelta) -> None:
         if self._jobs is not None and self._asks is not None:
             _log.info("the worker drains, %d in hand", self.running, extra=self._ids)
             await asyncio.gather(self._jobs.stop(grace), self._asks.stop(grace))
-            self._announce(EventKind.WORKER_STOPPED)
+            self._announce(EventKind.WORKER_STOPPED, self._why)
         if self._patrol is not None:
             self._patrol.cancel()
         if self._blocked is not None:
@@ -241,6 +282,8 @@ class Worker:
             await asyncio.wait_for(self._report.sink.flush(), _FLUSH_WITHIN_S)
         except Exception:  # noqa: BLE001 - events are advisory, the end of a worker is not
             _log.warning("the last events were not flushed", exc_info=True, extra=self._ids)
+        if self._door is not None:
+            await self._door.stop()
         self.state = WorkerState.STOPPED
         _log.info("the worker has stopped", extra=self._ids)
 
@@ -259,26 +302,21 @@ class Worker:
     def _retire(self, reason: str) -> None:
         if not self._stop_asked.is_set():
             _log.info("the worker makes room for a fresh one: %s", reason, extra=self._ids)
+            self._why = f"recycled: {reason}"
             self.ask_to_stop(ExitCode.RECYCLED)
 
     async def _walk(self) -> None:
+        """Look around once a second, for as long as the worker lives."""
         while True:
             await asyncio.sleep(_PATROL_S)
-            if reason := self._recycle.memory():
-                self._retire(reason)
-            for name in await self._deaf.look() if self._deaf is not None else ():
-                self._announce(EventKind.WORKER_UNHEALTHY, f"source {name} is deaf")
+            try:
+                if reason := self._recycle.memory():
+                    self._retire(reason)
+                for name in await self._deaf.look() if self._deaf is not None else ():
+                    self._announce(EventKind.WORKER_UNHEALTHY, f"source {name} is deaf")
+            except Exception:  # noqa: BLE001 - whoever watches must not be the first to fall
+                _log.exception("the patrol stumbled", extra=self._ids)
 
     def _announce(self, kind: EventKind, note: str = "") -> None:
         for protocol in self._protocols:
-            event = Event(
-                id=Event.new_id(),
-                kind=kind,
-                protocol=protocol,
-                name="worker",
-                work_id=self.id,
-                at=now_utc(),
-                worker=self.id,
-                note=note,
-            )
-            self._report.sink.emit(event)
+            self._report.of_worker(kind, protocol, note)

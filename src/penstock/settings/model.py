@@ -115,6 +115,22 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         timedelta,
         Meta(description="A handler that blocks the event loop for longer is named in the log."),
     ] = timedelta(milliseconds=250)
+    health: Annotated[
+        str,
+        Meta(
+            description="Where /health, /ready and /metrics answer: a port of this machine "
+            "(`8081`) or `0.0.0.0:8081`. The second of several processes answers one port above, "
+            "and so on. Empty: nowhere."
+        ),
+    ] = ""
+    health_token: Annotated[
+        str | None,
+        Meta(
+            description="Bearer token for metrics and reasons; without one other machines are "
+            "told the status alone."
+        ),
+        _SECRET,
+    ] = None
     uvloop: Annotated[bool, Meta(description="Use uvloop where it is installed.")] = True
 
 

@@ -55,10 +55,13 @@ class DeadLetter:
     payload: bytes
 
 
-async def bury(room: Room, message: Message, output: Output, attempts: int) -> None:
-    """Keep a copy. A failure is logged and the job ends all the same: its record says why."""
+async def bury(room: Room, message: Message, output: Output, attempts: int) -> bool:
+    """Keep a copy, and say whether there is one.
+
+    A failure is logged and the job ends all the same: its record says why.
+    """
     if not room.options.dead_letters:
-        return
+        return False
     error = output.error if isinstance(output.error, str) else ""
     fields = {
         _TASK: output.task_id,
@@ -78,6 +81,7 @@ async def bury(room: Room, message: Message, output: Output, attempts: int) -> N
         _log.error("no dead letter was kept of %s %s: %s", output.task_id, output.id, answer)
     if points.armed:
         points.reach("natq.buried")
+    return isinstance(answer, Stored)
 
 
 async def dead_letters(

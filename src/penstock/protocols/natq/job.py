@@ -140,9 +140,10 @@ class Job:
                 "the result was not kept: %s", error, extra={**source.log_ids, "runId": run_id}
             )
             return self._let_go(SettledKind.RETRYING, FAULT_DELAY)
-        ack = decision.ack and final.fits
+        ack, buried = decision.ack and final.fits, False
         if decision.dead:
-            await bury(source.room, self._message, decision.output, self.invocation.attempt)
+            attempt = self.invocation.attempt
+            buried = await bury(source.room, self._message, decision.output, attempt)
         written = await self._write(final, drops=ack and self._drop)
         if too_large(written) and final.fits:  # a limit that we did not know
             final, ack = oversize(decision.output, len(final.record)), False
@@ -156,7 +157,7 @@ class Job:
             points.reach("natq.finished")
         await self._close(ack, final.output)
         kind = SettledKind.SUCCEEDED if ack else SettledKind.PARKED
-        return Settled(kind, attempt=self.invocation.attempt)
+        return Settled(kind, attempt=self.invocation.attempt, dead_lettered=buried)
 
     async def _write(self, final: FinalRecord, *, drops: bool) -> Written:
         return await self._source.records.finish(
