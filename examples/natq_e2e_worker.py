@@ -1,4 +1,4 @@
-"""The seven tasks that the natq end-to-end tester asks for, and the conformance suite's extras.
+"""The seven tasks that the natq end-to-end tester asks for.
 
     NATS_URL=nats://localhost:4222 python -m examples.natq_e2e_worker
 
