@@ -7,7 +7,9 @@ the end of a pipe held by this process, so they are gone even after Ctrl-C or SI
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -16,6 +18,11 @@ from penstock.broker.link import Link
 from penstock.broker.options import NatsOptions
 from penstock.broker.probe import probe
 from penstock.core.ids import short_token
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that.
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SENTINEL = b'{"name":"SENTINEL","subjects":["sentinel.>"],"storage":"file","max_msgs":1}'
 

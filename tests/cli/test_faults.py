@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def test_a_settings_file_that_will_not_do_is_told_with_its_place(
 
 
 def shell(cli: Cli, command: str) -> Ended:
-    python = f"{sys.executable} -m penstock"
+    python = shlex.join([sys.executable, "-m", "penstock"])
     done = subprocess.run(
         ["bash", "-c", command.replace("penstock", python, 1)],
         cwd=cli.folder,
