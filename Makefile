@@ -10,7 +10,7 @@ export VENV
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(READY): locks/dev.txt pyproject.toml scripts/setup.sh
+$(READY): locks/dev.txt locks/uv.txt pyproject.toml scripts/setup.sh
 	@sh scripts/setup.sh
 
 setup: $(READY) ## make the virtual environment
@@ -40,7 +40,9 @@ bench: $(READY) ## compare with peers, interleaved: make bench B=natq
 docs: $(READY) ## run every snippet in README and docs
 	@$(BIN)/python -m pytest tests/docs $(T)
 
-lock: ## rewrite locks/dev.txt from pyproject.toml
+lock: ## rewrite locks/dev.txt from pyproject.toml, and locks/uv.txt
+	@echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
+	  --python-version 3.11 - -o locks/uv.txt $(U)
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
 	  --group dev --all-extras --no-emit-package penstock pyproject.toml -o locks/dev.txt $(U)
 

@@ -20,14 +20,15 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c '' 2>/dev/null; then
     rm -rf "$venv"
     "$python" -m pip --version >/dev/null 2>&1 ||
       die "this Python has neither venv nor pip; on Debian: apt-get install python3-venv"
-    "$python" -m pip install --quiet --target "$venv-uv" uv || die "pip could not install uv from the package registry"
+    "$python" -m pip install --quiet --require-hashes --target "$venv-uv" -r locks/uv.txt ||
+      die "pip could not install uv; is a package registry reachable?"
     "$venv-uv/bin/uv" venv --quiet --seed --python "$python" "$venv"
     rm -rf "$venv-uv"
   }
 fi
 if [ ! -x "$venv/bin/uv" ]; then
-  say "installing uv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv ||
+  say "installing uv (hash checked)"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/uv.txt ||
     die "pip could not install uv; is a package registry reachable?"
 fi
 say "installing locked dependencies (hashes checked)"
