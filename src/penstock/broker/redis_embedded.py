@@ -37,11 +37,12 @@ _GUARD: Final = """
 gone=$1; shift; exec 3<&0
 "$@" </dev/null 3<&- >/dev/null 2>&1 & p=$!
 echo $p
-( read _; kill -CONT $p; kill -TERM $p; n=0
-  while kill -0 $p && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done; kill -KILL $p
-  [ "$gone" = - ] || rm -rf "$gone" ) <&3 3<&- >/dev/null 2>&1 & w=$!
+( read _; [ "$gone" = - ] || : >"$gone/orphaned"; kill -CONT $p; kill -TERM $p
+  sleep 10 & s=$!; trap 'kill $s; exit' TERM; wait $s; kill -KILL $p
+) <&3 3<&- >/dev/null 2>&1 & w=$!
 exec 3<&- >&-
 wait $p; code=$?
+if [ -e "$gone/orphaned" ]; then rm -rf "$gone"; fi
 kill $w; exit $code
 """
 _POLL: Final = 0.002

@@ -278,6 +278,7 @@ class _Wire(asyncio.Protocol):
             self._fail(RedisLost(f"Redis sent what is not RESP: {error}"))
             return
         pending = self.pending
+        stale = False
         self._answered += len(replies)
         for reply in replies:
             if type(reply) is Push:
@@ -289,11 +290,15 @@ class _Wire(asyncio.Protocol):
             future = pending.popleft()
             if not future.done():
                 future.set_result(reply)
+            if type(reply) is RedisRefused and reply.kind == "READONLY":
+                stale = True
         if self._roomless:
             waiting, self._roomless = self._roomless, []
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
+        if stale:  # a primary no more: whoever the name stands for now is asked next
+            self._fail(RedisLost("the server has become a replica"))
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -324,6 +329,7 @@ class _Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._end(cause)
+        self._on_lost(self)  # at once: the next command must not find this connection
 
     def _end(self, cause: PenstockError) -> None:
         self._gone = True
