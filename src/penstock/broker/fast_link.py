@@ -39,6 +39,7 @@ PRIVATE_NAMES = (
     "_transport",
 )
 LARGE_BYTES = 32 * 1024  # from here on a payload is not copied into its frame
+AHEAD_BYTES = 64 * 1024  # so much may wait in the socket's own buffer before we wait for it
 
 
 def missing_names() -> list[str]:
@@ -57,13 +58,14 @@ class FastLink(Link):
         super().__init__(options)
         self._splitter = Splitter(on_fault=self._fault)
         self._kick: Any = _Kick(self._flushed)
+        self._call_soon = asyncio.get_running_loop().call_soon
         self.client._ps = _FastParser(self.client, self._splitter)
 
     def _send(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         client = self.client
         pending = client._pending
-        if not pending:  # whoever puts the first frame wakes the flusher, which takes them all
-            self._flush_queue().put_nowait(self._kick)
+        if not pending:  # whoever puts the first frame has all of this turn of the loop sent
+            self._call_soon(self._flush)
         if len(payload) < LARGE_BYTES:
             frame = publish_frame(subject, reply, headers, payload)
             pending.append(frame)
@@ -75,6 +77,23 @@ class FastLink(Link):
         client._pending_data_size += size
         self.messages_out += 1
         self.bytes_out += size
+
+    def _flush(self) -> None:
+        """Hand what is pending to the socket: at once while it takes it, else by nats-py's
+        flusher, which waits until it does (or for a new connection)."""
+        client = self.client
+        writer = getattr(client._transport, "_io_writer", None)
+        if (
+            writer is None
+            or not self.is_connected
+            or writer.transport.get_write_buffer_size() > AHEAD_BYTES
+        ):
+            self._flush_queue().put_nowait(self._kick)
+        elif client._pending:
+            writer.writelines(client._pending)
+            client._pending = []
+            client._pending_data_size = 0
+            self._flushed()
 
     async def _listen(self, subject: str, handler: Handler, queue: str) -> Subscription:
         # nats-py numbers the subscription before its first wait, so the handler can be in
