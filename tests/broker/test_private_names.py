@@ -5,6 +5,7 @@ After raising the pin: make these pass, then run the whole of tests/broker on bo
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from importlib.metadata import version
 
@@ -54,6 +55,13 @@ def test_a_subscription_is_numbered_one_up_before_anything_is_awaited() -> None:
     source = inspect.getsource(Client.subscribe)
 
     assert source.index("self._sid += 1") < source.index("await ")
+
+
+async def test_the_tap_sees_what_waits_in_a_stream() -> None:
+    stream = asyncio.StreamReader()
+    assert not stream._buffer  # type: ignore[attr-defined]
+    stream.feed_data(b"PING\r\n")
+    assert stream._buffer == b"PING\r\n"  # type: ignore[attr-defined]
 
 
 async def test_the_guard_ran_on_a_real_connection(open_link: OpenLink) -> None:

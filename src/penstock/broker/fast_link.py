@@ -1,28 +1,32 @@
 """The fast link: our parser and our sending on top of nats-py's connection.
 
-nats-py spends most of its time per message on regular expressions, a queue hop and a
-task wake-up. Here frames are appended to its list of pending commands and received
-messages go straight from the parser to their handler; everything rare (connecting,
-PING, INFO, errors, replaying subscriptions) stays with nats-py.
+nats-py spends most of its time per message on regular expressions, queue hops and task
+wake-ups. Here frames are appended to its list of pending commands, which goes to the socket
+at the end of each turn of the event loop, and what arrives goes from the socket through our
+parser straight to its handler (`penstock.broker.tap`). Everything rare (connecting, PING,
+INFO, errors, replaying subscriptions, waiting for a socket that is full) stays with nats-py.
 
-This rides on the private names in `PRIVATE_NAMES`; nats-py is pinned exactly, and a
-test fails by name when one of them moves.
+This rides on the private names in `missing_names`; nats-py is pinned exactly, and a test
+fails by name when one of them moves.
 """
 
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader
 from collections.abc import Callable
 from typing import Any
 
 from nats import errors as nats_errors
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 
 from penstock.broker.dial import GuardedClient
 from penstock.broker.frames import FrameError, Handler, Splitter, publish_frame
 from penstock.broker.link import Link, Subscription
 from penstock.broker.options import NatsOptions
+from penstock.broker.tap import Tap
 
 __all__ = ["PRIVATE_NAMES", "FastLink", "missing_names"]
 
@@ -48,6 +52,11 @@ def missing_names() -> list[str]:
     missing = [name for name in PRIVATE_NAMES if not hasattr(client, name)]
     if not isinstance(getattr(client, "_pending", None), list):
         missing.append("_pending as a list")
+    streams = ("_io_reader", "_io_writer")
+    transport = TcpTransport()  # type: ignore[no-untyped-call]
+    missing += [f"TcpTransport.{name}" for name in streams if not hasattr(transport, name)]
+    if "_buffer" not in StreamReader.__init__.__code__.co_names:
+        missing.append("asyncio's StreamReader._buffer")
     return missing + [f"Parser.{name}" for name in ("parse", "reset") if not hasattr(Parser, name)]
 
 
@@ -59,7 +68,7 @@ class FastLink(Link):
         self._splitter = Splitter(on_fault=self._fault)
         self._kick: Any = _Kick(self._flushed)
         self._call_soon = asyncio.get_running_loop().call_soon
-        self.client._ps = _FastParser(self.client, self._splitter)
+        self._parser = self.client._ps = _FastParser(self.client, self._splitter)
 
     def _send(self, subject: bytes, reply: bytes, headers: bytes | None, payload: bytes) -> None:
         client = self.client
@@ -94,6 +103,21 @@ class FastLink(Link):
             client._pending = []
             client._pending_data_size = 0
             self._flushed()
+
+    async def _came_up(self) -> None:
+        self._open_tap()
+        await super()._came_up()
+
+    async def _start(self) -> None:
+        await super()._start()
+        self._open_tap()
+
+    def _open_tap(self) -> None:
+        connection: Any = self.client._transport
+        transport = connection._io_writer.transport
+        tap = Tap(connection._io_reader, transport.get_protocol(), self._splitter)
+        transport.set_protocol(tap)
+        self._parser.tap = tap
 
     async def _listen(self, subject: str, handler: Handler, queue: str) -> Subscription:
         # nats-py numbers the subscription before its first wait, so the handler can be in
@@ -147,14 +171,21 @@ class _FastParser(Parser):
     """Stands in for nats-py's parser and leaves it only what has no handler of ours."""
 
     def __init__(self, client: GuardedClient, splitter: Splitter) -> None:
+        self.tap: Tap | None = None
         self._splitter = splitter
         super().__init__(client)
 
     def reset(self) -> None:
         super().reset()
+        if self.tap is not None:
+            self.tap.shut()
+            self.tap = None
         self._splitter.reset()
 
     async def parse(self, data: bytes = b"") -> None:
+        if self.tap is not None and self.tap.opened:
+            await super().parse(data)
+            return
         try:
             rest = self._splitter.feed(data)
         except FrameError as error:
