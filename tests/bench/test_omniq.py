@@ -10,8 +10,16 @@ from bench import omniq
 from bench.kit.model import Scenario
 from bench.kit.session import hold
 
+DAILY = ("publish", "consume")
 
-@pytest.mark.parametrize("scenario", omniq.SCENARIOS, ids=lambda one: one.name)
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in DAILY else pytest.mark.slow)
+        for one in omniq.SCENARIOS
+    ],
+)
 def test_our_contenders_measure_what_their_goals_compare(scenario: Scenario) -> None:
     ours = tuple(
         replace(one, options={name: min(value, 100) for name, value in one.options.items()})

@@ -62,11 +62,11 @@ def in_truth(raw: Any, queue: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_27_mirrors_stay_true_while_both_work_and_their_monitor_shows_our_jobs(
     ours_v4: Ours, new: Peer, raw: Any, queue: str, seed: int
 ) -> None:
-    Workload([ours_v4, Theirs(raw, new, mirrors=True)], queue, seed).run(150)
+    Workload([ours_v4, Theirs(raw, new, mirrors=True)], queue, seed).run(120)
     mine = ours_v4.publish(queue, {"whose": "ours"}, gid="mine")
     truth = in_truth(raw, queue)
 
@@ -98,7 +98,7 @@ def test_28_a_rebuild_repairs_what_1_7_neglects(
     caring = Theirs(raw, new, mirrors=True)
     for side in (ours_v4, caring):
         side.lawful = False  # until the rebuild; the other laws are looked at by the third
-    Workload([ours_v4, caring, neglecting], queue, seed=4).run(150)
+    Workload([ours_v4, caring, neglecting], queue, seed=4).run(120)
     with pytest.raises(AssertionError):
         check_invariants(raw, queue, mirrors=True, shared=True)
 
@@ -114,11 +114,11 @@ def test_28_a_rebuild_repairs_what_1_7_neglects(
     ours_v4.leased(queue)
 
 
-@pytest.mark.parametrize("seed", [5, 6, 7])
+@pytest.mark.parametrize("seed", [5, 6])
 def test_29_without_mirrors_nothing_of_them_is_written_and_1_7_never_misses_it(
     ours_v1: Ours, old: Peer, raw: Any, queue: str, seed: int
 ) -> None:
-    Workload([ours_v1, Theirs(raw, old, mirrors=False)], queue, seed).run(150)
+    Workload([ours_v1, Theirs(raw, old, mirrors=False)], queue, seed).run(120)
 
     keys = set(raw.scan_iter(match=f"{{{queue}}}:*", count=1000))
     assert not [key for key in keys if ":idx:" in key or key.endswith(":stats")]

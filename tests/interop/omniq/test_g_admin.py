@@ -1,4 +1,4 @@
-"""Scenarios 30 to 32: admin calls on each other's jobs, and fan-outs; 33 is a measurement."""
+"""Scenarios 30 to 32: admin calls on each other's jobs, and fan-outs."""
 
 from __future__ import annotations
 
