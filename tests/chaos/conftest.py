@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.natq_stage import MAX_PAYLOAD, NatqStage
-from tests.chaos.servers import NatsServer
+from tests.chaos.omniq_stage import OmniqStage
+from tests.chaos.servers import NatsServer, RedisServer
 
 
 @pytest.fixture
@@ -16,6 +17,17 @@ async def natq(tmp_path: Path) -> AsyncIterator[NatqStage]:
     """A NATS server of the test's own with natq prepared on it."""
     async with NatsServer(extra=MAX_PAYLOAD) as server:
         stage = await NatqStage.on(server, tmp_path)
+        try:
+            yield stage
+        finally:
+            await stage.close()
+
+
+@pytest.fixture
+async def omniq(tmp_path: Path) -> AsyncIterator[OmniqStage]:
+    """A Redis of the test's own that loses nothing it has answered, and a producer on it."""
+    async with RedisServer(aof="always") as server:
+        stage = await OmniqStage.on(server, tmp_path)
         try:
             yield stage
         finally:

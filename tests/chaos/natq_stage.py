@@ -22,6 +22,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
 from nats.js.errors import KeyNotFoundError
 
+from tests.chaos.app import LARGE, app
 from tests.chaos.harness import Program, eventually
 from tests.chaos.invariants import (
     Law,
@@ -33,7 +34,6 @@ from tests.chaos.invariants import (
     no_start_after_final,
     nothing_lost,
 )
-from tests.chaos.natq_app import LARGE, app
 from tests.chaos.scenario import Scenario
 from tests.chaos.servers import NatsServer
 
@@ -105,7 +105,7 @@ class NatqStage:
 
     def worker(self, env: Mapping[str, str] | None = None, *, url: str = "") -> Program:
         """``penstock worker`` with the application that is killed; not started yet."""
-        return self.penstock("worker", "tests.chaos.natq_app:app", "--natq", env=env, url=url)
+        return self.penstock("worker", "tests.chaos.app:app", "--natq", env=env, url=url)
 
     def penstock(
         self, *arguments: str, env: Mapping[str, str] | None = None, url: str = ""

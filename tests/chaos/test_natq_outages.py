@@ -14,10 +14,10 @@ import pytest
 
 import penstock
 from penstock.protocols.natq.client import NotEnqueued
+from tests.chaos.app import LARGE
 from tests.chaos.frames import Frame
 from tests.chaos.harness import eventually, is_stopped
 from tests.chaos.invariants import Ledger, judge
-from tests.chaos.natq_app import LARGE
 from tests.chaos.natq_flow import Flow
 from tests.chaos.natq_stage import ACK_WAIT_S, LAWS, Load, NatqStage
 from tests.chaos.points import KillPoint

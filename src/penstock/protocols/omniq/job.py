@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import codec
+from penstock.core import codec, points
 from penstock.core.context import LeaseLost
 from penstock.core.delivery import Gone, Progress, Renewal, Renewed, Settlement, Unknown
 from penstock.core.errors import PenstockError
@@ -87,6 +87,8 @@ class Job:
             )
         except (TokenMismatch, NotActive) as error:
             raise LeaseLost(error.message) from error
+        if points.armed:
+            points.reach("omniq.checkpointed")
 
     async def note(self, progress: Progress) -> None:  # noqa: ARG002 - OmniQ has no place for it
         return

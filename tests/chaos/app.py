@@ -1,4 +1,4 @@
-"""The application that is killed: one handler for every way in which a natq job can go.
+"""The application that is killed: one handler for every way in which a job can go.
 
 Each handler writes into the journal before it does anything else, so the test knows who
 was started, for which attempt, by whom.
