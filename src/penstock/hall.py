@@ -45,6 +45,7 @@ class Room(NamedTuple):
 
 ROOMS: Final = {
     "natq": Room("penstock.protocols.natq.serving", "nats"),
+    "ojs": Room("penstock.protocols.ojs.serving", "nats"),
     "omniq": Room("penstock.protocols.omniq.serving", "redis"),
 }
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.protocols.natq.options import NatqOptions
+from penstock.protocols.ojs.options import OjsOptions
 from penstock.protocols.omniq.options import OmniqOptions
 from penstock.settings.secrets import shown
 
@@ -172,4 +173,5 @@ class Settings(Section, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     natq: NatqOptions = NatqOptions()
+    ojs: OjsOptions = OjsOptions()
     omniq: OmniqOptions = OmniqOptions()

@@ -36,7 +36,9 @@ Listener = Callable[[str, Entry | None, Record | None], None]
 class Books:
     """Index, records lately seen, and the mirror that feeds both."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, *, follows: bool = True) -> None:
+        """Without ``follows`` they stay empty: for producers, which need no index."""
+        self.follows = follows
         self.index = Index()
         self.store = Store(room, heard=self.heard, lost=self.lost, known=self.known)
         self._listeners: list[Listener] = []
@@ -50,9 +52,10 @@ class Books:
 
     async def start(self, *, within: float = 120.0) -> None:
         """Follow the bucket; returns when all that it held is in the index."""
-        await self._mirror.start()
-        async with asyncio.timeout(within):
-            await self._mirror.ready.wait()
+        if self.follows:
+            await self._mirror.start()
+            async with asyncio.timeout(within):
+                await self._mirror.ready.wait()
         self.starting = False
 
     async def stop(self) -> None:
@@ -60,7 +63,8 @@ class Books:
 
     async def barrier(self, timeout: float = 2.0) -> None:
         """Return when everything stored before the call is in the index."""
-        await self._barrier.pass_through(timeout)
+        if self.follows:
+            await self._barrier.pass_through(timeout)
 
     @property
     def alive(self) -> bool:
@@ -78,7 +82,7 @@ class Books:
 
     def heard(self, record: Record, revision: int) -> None:
         """A record was stored."""
-        if not self.index.apply(record, revision):
+        if not self.follows or not self.index.apply(record, revision):
             return
         self._remember(record, revision)
         self._tell(record.id, record)
@@ -86,7 +90,7 @@ class Books:
     def lost(self, job_id: str, revision: int) -> None:
         """A record was purged."""
         self._known.pop(job_id, None)
-        if self.index.forget(job_id, revision):
+        if self.follows and self.index.forget(job_id, revision):
             self._tell(job_id, None)
 
     def known(self, job_id: str) -> Found | None:
@@ -95,6 +99,8 @@ class Books:
     def committed(self, txn: str, at_ms: int) -> None:
         """A transaction is committed: its jobs are there now."""
         self.store.note_verdict(txn, committed=True)
+        if not self.follows:
+            return
         self._txns[txn] = at_ms
         for job_id in self.index.commit(txn):
             found = self._known.get(job_id)

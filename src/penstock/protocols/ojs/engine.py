@@ -29,6 +29,8 @@ from penstock.protocols.ojs.flows import Flows
 from penstock.protocols.ojs.handing import Handing
 from penstock.protocols.ojs.intake import Intake, Pushed
 from penstock.protocols.ojs.options import OjsOptions
+from penstock.protocols.ojs.orders import Orders
+from penstock.protocols.ojs.peers import Peers
 from penstock.protocols.ojs.queues import QueueConfig, QueueSettings
 from penstock.protocols.ojs.record import Progress, Record
 from penstock.protocols.ojs.refusal import Refusal, not_found
@@ -63,8 +65,11 @@ class Engine:
         self.shared = shared
         self.options = shared.options
         self.started_at = shared.clock()
+        self.peers = Peers(shared, answers=shared.follows)
         self.handing = Handing(shared, lambda _job_id: "")
-        self.intake = Intake(shared, RoomLeft(shared))
+        self.orders = Orders(shared, self.handing, self.peers)
+        self.handing.pick = self.orders.pick
+        self.intake = Intake(shared, RoomLeft(shared, self.peers))
         self.dead_letters = DeadLetters(shared)
         self.workers = Workers(shared)
         self.told = Told(shared)
@@ -80,19 +85,23 @@ class Engine:
         options: OjsOptions | None = None,
         *,
         services: bool = True,
+        follows: bool = True,
         name: str = "",
         clock: Callable[[], datetime] = utc_now,
         dice: Random | None = None,
     ) -> Engine:
         """Make what is missing on the server, rebuild the index, and start the services
-        (promoter, reaper, cron, reconciler) unless another engine is known to run them.
+        (promoter, reaper, cron, reconciler, projector) unless told not to.
 
         Returns when everything stored before is in the index. ``name`` is this instance's.
+        Without ``follows`` there is no index: it can take jobs in, look at one, and steer one.
         """
         chosen = options or OjsOptions()
         room = await Room.open(link, chosen)
-        shared = Shared(room, chosen, clock, dice or Random(), name or short_token())
-        engine = cls(shared, services=services)
+        shared = Shared(
+            room, chosen, clock, dice or Random(), name or short_token(), follows=follows
+        )
+        engine = cls(shared, services=services and follows)
         try:
             await engine._start()
         except BaseException:
@@ -102,6 +111,9 @@ class Engine:
 
     async def _start(self) -> None:
         shared = self.shared
+        if not shared.follows:
+            await asyncio.gather(shared.queues.table.start(), self.peers.start())
+            return
         shared.books.listen(self._ring)
         shared.books.listen(self.workflows.heard)
         if self.services is not None:
@@ -114,6 +126,7 @@ class Engine:
             self.crons.table.start(),
             self.workflows.start(),
         )
+        await self.peers.start()
         shared.queues.table.listen(lambda _name, _row: shared.bells.ring_all())
         if self.services is not None:
             await self.services.start()
@@ -126,6 +139,8 @@ class Engine:
             await self.services.stop()
         shared = self.shared
         for part in (
+            self.orders,
+            self.peers,
             self.events,
             self.workflows,
             self.workers,
@@ -349,6 +364,7 @@ class Engine:
     async def pause(self, name: str, *, paused: bool = True) -> QueueView:
         """Hand out nothing from a queue (which need not exist) until it is resumed."""
         await self.shared.queues.set_paused(name, paused, self.shared.clock())
+        await self.orders.sync()
         self.told.tell("queue.paused" if paused else "queue.resumed", name, {"queue": name})
         return await self.queue(name)
 

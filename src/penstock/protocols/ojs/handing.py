@@ -40,6 +40,7 @@ class Pick(Struct, frozen=True, kw_only=True):
     queue: str
     most: int
     tenant: str = ""
+    types: tuple[str, ...] = ()
     without_keys: tuple[str, ...] = ()
     without_ids: tuple[str, ...] = ()
 
@@ -97,16 +98,18 @@ class Handing:
     async def pick_here(self, wanted: Pick) -> list[str]:
         """The next jobs of a queue as this instance knows it; they are not offered to others
         until they change, or are released."""
-        tenant, keys, ids = wanted.tenant, wanted.without_keys, wanted.without_ids
+        tenant, types = wanted.tenant, wanted.types
+        keys, ids = wanted.without_keys, wanted.without_ids
 
         def admits(entry: Entry) -> bool:
             return (
                 (not tenant or entry.tenant == tenant)
+                and (not types or entry.type in types)
                 and not (keys and entry.limit_key and entry.limit_key in keys)
                 and not (ids and entry.id in ids)
             )
 
-        plain = not (tenant or keys or ids)
+        plain = not (tenant or types or keys or ids)
         chosen = self._books.index.reserve(wanted.queue, wanted.most, None if plain else admits)
         return [entry.id for entry in chosen]
 
@@ -131,6 +134,7 @@ class Handing:
             queue=queue,
             most=turn.left,
             tenant=turn.tenant,
+            types=turn.asked.types,
             without_keys=tuple(turn.blocked),
             without_ids=tuple(turn.passed),
         )

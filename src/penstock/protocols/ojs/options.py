@@ -33,6 +33,7 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
     without an answer (worker died, lease lapsed) park a job, whatever attempts remain.
     ``patience``: after that long, what somebody began and did not finish is finished or undone
     by whoever sees it. ``replicas`` of all that is made here; what exists stays as it is.
+    ``services``: whether workers run promoter, reaper, cron and reconciler beside their jobs.
     ``events``: keep a stream of what happened to jobs, for polling, SSE and webhooks.
     """
 
@@ -49,6 +50,7 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
     max_retry_after: timedelta = timedelta(days=7)
     max_deaths: int = 10
     patience: timedelta = timedelta(seconds=30)
+    services: bool = True
     replicas: int = 1
     events: bool = True
     keep_events: timedelta = timedelta(days=7)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -35,12 +34,10 @@ from penstock.protocols.ojs.told import events_of
 __all__ = ["Projector"]
 
 _log = logging.getLogger("penstock.ojs")
-_OWNER: Final = "owner.projector"
 _CURSOR: Final = "cursor.projector"
 _MOST: Final = 500
 _MAX_TOLD: Final = 200_000
 _SAVE_EVERY_S: Final = 1.0
-_TERM: Final = timedelta(seconds=3)
 
 
 class Cursor(Struct, frozen=True):
@@ -51,19 +48,18 @@ class Cursor(Struct, frozen=True):
 
 
 class Projector:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, steward: Ownership) -> None:
         self._shared = shared
         self._bucket = shared.room.queues
-        self._ownership = Ownership(self._bucket, _OWNER, shared.name, _TERM)
+        self._ownership = steward
         self._task: asyncio.Task[None] | None = None
         self._told: dict[str, int] = {}
         self._pending: dict[str, list[tuple[int, Record]]] = {}
         self._cursor = Cursor()
         self._saved_at = 0.0
 
-    async def start(self) -> None:
+    def start(self) -> None:
         if self._task is None:
-            await self._ownership.start()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="ojs:projector")
 
     async def stop(self) -> None:
@@ -72,7 +68,6 @@ class Projector:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            await self._ownership.stop()
 
     async def _run(self) -> None:
         while True:

@@ -65,6 +65,9 @@ class ErrorGiven(Struct, frozen=True, kw_only=True):
 
 
 class FetchRequest(Struct, frozen=True, kw_only=True):
+    """``beats``: the worker promises heartbeats, so its first term may be short. ``types``: only
+    jobs of these; empty is any. Both are ours."""
+
     queues: tuple[str, ...]
     count: int = 1
     worker: str = ""
@@ -72,6 +75,7 @@ class FetchRequest(Struct, frozen=True, kw_only=True):
     wait_ms: int = 0
     runtime: Raw | None = None
     beats: bool = False
+    types: tuple[str, ...] = ()
 
 
 class AckRequest(Struct, frozen=True, kw_only=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from penstock.protocols.ojs import rules
+from penstock.protocols.ojs.peers import Absent, Peers
 from penstock.protocols.ojs.queues import Bound
 from penstock.protocols.ojs.refusal import Refusal
 from penstock.protocols.ojs.shared import Shared
@@ -15,6 +17,7 @@ from penstock.protocols.ojs.shared import Shared
 __all__ = ["Pressure", "RoomLeft"]
 
 _RETRY_AFTER_S: Final = 1
+_MAX_BLOCK_S: Final = 1.0
 
 
 class Pressure(Struct, frozen=True):
@@ -28,10 +31,25 @@ class Pressure(Struct, frozen=True):
         return self.depth / self.bound
 
 
+class _Question(Struct, frozen=True):
+    queue: str
+    count: int
+    block_s: float
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    refused: bool = False
+    refusal: Refusal = Refusal("", "")
+    filling: bool = False
+    pressure: Pressure = Pressure(0, 0)
+
+
 class RoomLeft:
     """Asks the exact counters, after everything stored before has reached them."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, peers: Peers) -> None:
+        self._peers = peers
+        peers.on("room", self._asked)
         self._books = shared.books
         self._queues = shared.queues
         self._drained = shared.drained
@@ -44,6 +62,8 @@ class RoomLeft:
         bound = self._queues.config(queue).bound
         if bound is None or not bound.max_depth:
             return None
+        if not self._books.follows:
+            return await self._ask(queue, count, block_s)
         await self._books.barrier()
         depth = self._books.index.depth(queue)
         if depth + count > bound.max_depth:
@@ -56,6 +76,24 @@ class RoomLeft:
         if depth >= bound.warning_threshold * bound.max_depth:
             return Pressure(depth, bound.max_depth)
         return None
+
+    async def _ask(self, queue: str, count: int, block_s: float) -> Pressure | Refusal | None:
+        """Who keeps no index asks an instance that does; where there is none, nobody counts."""
+        wanted = _Question(queue, count, min(block_s, _MAX_BLOCK_S))
+        try:
+            answer: _Answer = await self._peers.ask("any", "room", wanted, kind=_Answer)
+        except Absent:
+            return None
+        if answer.refused:
+            return answer.refusal
+        return answer.pressure if answer.filling else None
+
+    async def _asked(self, body: bytes) -> _Answer:
+        wanted = msgspec.json.decode(body, type=_Question)
+        found = await self.for_more(wanted.queue, wanted.count, wanted.block_s)
+        if isinstance(found, Refusal):
+            return _Answer(refused=True, refusal=found)
+        return _Answer() if found is None else _Answer(filling=True, pressure=found)
 
     async def _waited(self, queue: str, count: int, bound: Bound, block_s: float) -> bool:
         end = asyncio.get_running_loop().time() + block_s

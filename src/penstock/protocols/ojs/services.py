@@ -1,12 +1,16 @@
 """The services of one engine: promoter and reaper, cron, reconciler, projector.
 
-Any number of instances run them at once. None needs a leader to be right; see each of them.
+Any number of instances run them at once, and none needs a leader to be right. One of them is the
+steward, who acts at once and tells the events; the others look a moment later, find the work
+done, and step in where it is not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.ownership import Ownership
 from penstock.protocols.ojs.books import Books
 from penstock.protocols.ojs.clockwork import Clockwork
 from penstock.protocols.ojs.crons import Crons
@@ -19,15 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Services"]
 
+_TERM: Final = timedelta(seconds=3)
+_LATER_MS: Final = 100
+
 
 class Services:
     def __init__(
         self,
+        steward: Ownership,
         clockwork: Clockwork,
         crons: Crons,
         reconciler: Reconciler,
         projector: Projector | None,
     ) -> None:
+        self.steward = steward
         self.clockwork = clockwork
         self.crons = crons
         self.reconciler = reconciler
@@ -41,11 +50,13 @@ class Services:
             """Members of a workflow are kept until it is over."""
             return bool(entry.workflow) and workflows.is_running(entry.workflow)
 
+        steward = Ownership(shared.room.queues, "owner.steward", shared.name, _TERM)
         return cls(
-            Clockwork(shared, exempt=exempt),
+            steward,
+            Clockwork(shared, delay_ms=lambda: 0 if steward.owned else _LATER_MS, exempt=exempt),
             engine.crons,
             Reconciler(shared, engine.intake, workflows, engine.workers),
-            Projector(shared) if shared.options.events else None,
+            Projector(shared, steward) if shared.options.events else None,
         )
 
     def listen(self, books: Books) -> None:
@@ -53,11 +64,12 @@ class Services:
         books.listen(self.reconciler.heard)
 
     async def start(self) -> None:
+        await self.steward.start()
         self.clockwork.start()
         self.crons.start()
         self.reconciler.start()
         if self.projector is not None:
-            await self.projector.start()
+            self.projector.start()
 
     async def stop(self) -> None:
         """End them all. Safe to repeat."""
@@ -66,3 +78,4 @@ class Services:
         await self.reconciler.stop()
         await self.crons.stop()
         await self.clockwork.stop()
+        await self.steward.stop()

@@ -33,6 +33,7 @@ class Shared:
     clock: Callable[[], datetime] = utc_now
     dice: Random = field(default_factory=Random)
     name: str = ""
+    follows: bool = True
     bells: Bells = field(default_factory=Bells)
     drained: Bells = field(default_factory=Bells)
     books: Books = field(init=False)
@@ -42,7 +43,7 @@ class Shared:
 
     def __post_init__(self) -> None:
         room = self.room
-        self.books = Books(room)
+        self.books = Books(room, follows=self.follows)
         self.queues = Queues(Table(room.queues, "queue", QueueSettings))
         self.slots = Slots(Table(room.queues, "limit", LimitRow), self._runs)
         self.locks = Locks(room.unique, self.books.store)

@@ -9,6 +9,7 @@ it was. What cannot be told within the deadline is said as it is: `backend_timeo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
@@ -30,6 +31,7 @@ from penstock.protocols.ojs.room import Room
 
 __all__ = ["TXN", "Decide", "Found", "Store", "Verdict", "unavailable"]
 
+_log = logging.getLogger("penstock.ojs")
 TXN: Final = "txn."
 _TRIES: Final = 8
 _MARKER_TTL: Final = timedelta(seconds=60)
@@ -253,7 +255,11 @@ class Store:
 def found_in(value: Value | None) -> Found | None:
     if value is None or value.deleted:
         return None
-    return Found(decode_record(value.value), value.revision)
+    try:
+        return Found(decode_record(value.value), value.revision)
+    except msgspec.DecodeError as error:
+        _log.error("the record at %s cannot be read: %s", value.key, error)
+        return None
 
 
 def took_effect(ours: Record, now: Record) -> bool:
