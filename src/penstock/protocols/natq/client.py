@@ -48,6 +48,7 @@ from penstock.protocols.natq.wire import (
     reserved_run_id,
     result_key,
 )
+from penstock.runtime.observe.traces import traceparent
 
 if TYPE_CHECKING:
     from penstock.broker.link import Link
@@ -145,7 +146,9 @@ class NatqClient:
         known = await self._definitions.of(task_id, TaskType.SYNC)
         payload = b"{}" if body is MISSING else encoded_input(body)
         try:
-            reply = await self.room.link.request(known.subject, payload, timeout=timeout)
+            reply = await self.room.link.request(
+                known.subject, payload, headers=_trace_headers(traceparent()), timeout=timeout
+            )
         except NoResponders as error:
             self._definitions.forget(task_id)
             raise await self._nobody(task_id) from error
@@ -178,13 +181,14 @@ class NatqClient:
 
         Its run id is ``run_id``, else the ``runId`` of ``body``, else a new one. Raises
         `BadInput` for what can never run, `NotEnqueued` when the stream does not take it.
+        ``trace``: a ``traceparent``; the one of the current span unless given.
         """
         if self.room.options.enforce_schemas:
             await self._definitions.check_input(task_id, TaskType.ASYNC, body)
         known = await self._definitions.of(task_id, TaskType.ASYNC)
         job = Job(task_id, body, run_id, drop_result)
         own_id = _run_id_of(job)
-        outgoing = _outgoing(job, own_id, known.subject, trace)
+        outgoing = _outgoing(job, own_id, known.subject, trace or traceparent())
         stored = await self.room.publisher.publish(
             outgoing.subject, outgoing.payload, msg_id=outgoing.msg_id, headers=outgoing.headers
         )
@@ -328,9 +332,13 @@ def _run_id_of(job: Job) -> str:
     return check_run_id(job.run_id) if job.run_id else inside or uuid7()
 
 
+def _trace_headers(trace: str) -> bytes | None:
+    return header_lines({"traceparent": trace}) if trace else None
+
+
 def _outgoing(job: Job, run_id: str, subject: bytes, trace: str = "") -> Outgoing:
     data = payload(job.body, run_id, job.drop_result)
-    headers = header_lines({"traceparent": trace}) if trace else None
+    headers = _trace_headers(trace)
     return Outgoing(subject, data, msg_id=f"{job.task}.{run_id}", headers=headers)
 
 

@@ -6,6 +6,7 @@ configured, so that nobody else pays for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,11 +49,11 @@ class Tracer:
 
     @classmethod
     def installed(cls, worker_id: str) -> Tracer | None:
-        """A tracer, or ``None`` where OpenTelemetry is missing or no provider is configured."""
-        try:
-            from opentelemetry import trace
-        except ImportError:
+        """A tracer, or ``None`` where no provider is configured."""
+        if "opentelemetry.trace" not in sys.modules:  # whoever configures it has loaded it
             return None
+        from opentelemetry import trace
+
         proxy = getattr(trace, "ProxyTracerProvider", None)
         if proxy is not None and isinstance(trace.get_tracer_provider(), proxy):
             return None
@@ -78,10 +79,11 @@ class Tracer:
 
 def traceparent() -> str:
     """The ``traceparent`` of the span that is current, or empty: for work enqueued inside one."""
-    try:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-    except ImportError:
+    if "opentelemetry.trace" not in sys.modules:  # then nobody traces, and nothing is loaded
         return ""
-    carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
-    return carrier.get("traceparent", "")
+    from opentelemetry import trace
+
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return ""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
