@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from typing import Any
 
 from penstock.core.delivery import Gone, Progress, Settled, SettledKind, Settlement, Unknown
 from penstock.core.events import Event, EventKind, EventSink, Silent, now_utc
@@ -96,17 +95,21 @@ class Report:
     def of_worker(self, kind: EventKind, protocol: ProtocolName, note: str = "") -> None:
         """Something happened to the worker itself."""
         if not self._silent:
-            self._tell(
+            event = Event(
+                id=Event.new_id(),
                 kind=kind,
                 protocol=protocol,
                 name="worker",
                 work_id=self._worker_id,
                 at=now_utc(),
+                worker=self._worker_id,
                 note=note,
             )
+            self._tell(event)
 
     def _emit(self, kind: EventKind, of: Invocation, at: datetime, **facts: object) -> None:
-        self._tell(
+        event = Event(
+            id=Event.new_id(),
             kind=kind,
             protocol=of.protocol,
             name=of.task,
@@ -115,13 +118,15 @@ class Report:
             attempt=of.attempt,
             delivery=of.delivery,
             queue=of.queue,
+            worker=self._worker_id,
             trace=of.trace,
-            **facts,
+            **facts,  # type: ignore[arg-type] # named in the calls above
         )
+        self._tell(event)
 
-    def _tell(self, **facts: Any) -> None:
+    def _tell(self, event: Event) -> None:
         try:
-            self.sink.emit(Event(id=Event.new_id(), worker=self._worker_id, **facts))
+            self.sink.emit(event)
         except Exception:  # noqa: BLE001 - telling must never break the work
             _log.warning("an event was lost", exc_info=True, extra={"workerId": self._worker_id})
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from penstock.broker.bulk import BulkReport, Outgoing, publish_many
 from penstock.broker.entry import Entry, Operation
@@ -56,14 +56,16 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Job", "NatqClient", "NoWorker", "NotEnqueued", "Run"]
 
 
+_PLAIN = b"NATS/1.0\r\nstatus: 200\r\n\r\n"  # what nearly every answer brings along
+
+
 class NotEnqueued(PenstockError):
     """The stream did not take the job. If the answer was lost, the job may be in it."""
 
     code = "natq.enqueue"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A sync task's whole answer: ``value`` is None when the body was empty."""
 
     status: int
@@ -355,7 +357,7 @@ def _record_of(entry: Entry) -> Output:
 
 
 def _answer_of(task_id: str, headers: bytes | None, payload: bytes) -> Answer:
-    fields = parse_headers(headers) if headers else {}
+    fields = parse_headers(headers) if headers and headers != _PLAIN else {}
     status = fields.get("status", "200")
     try:
         value = codec.decode(payload) if payload else None
