@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.protocols.omniq.sync_client import SyncOmniqClient
 from tests.cli.conftest import Cli, Running, clean_environ
 
 APP = """
@@ -115,3 +116,25 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_with_omniq_there_is_a_redis_too_that_others_find(cli: Cli) -> None:
+    (cli.folder / "live.py").write_text(
+        "from pathlib import Path\nfrom penstock import App\n\napp = App('dev')\n\n"
+        "@app.task\nasync def leave(name: str) -> None:\n    Path(name).touch()\n"
+    )
+    dev = cli.start("dev", "live:app", "--omniq", "--natq")
+    try:
+        url = dev.wait_for("Redis:").split()[-1]
+        dev.wait_for("serving live:app over natq, omniq")
+        with SyncOmniqClient(url) as client:
+            client.publish("leave", {"name": "mark"})
+            while not (cli.folder / "mark").exists():
+                time.sleep(0.02)
+
+        assert [queue["name"] for queue in cli("queue", "ls", "--omniq", "--json").json] == [
+            "leave"
+        ]
+        assert end(dev) == 0
+    finally:
+        dev.kill()

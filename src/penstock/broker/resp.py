@@ -46,6 +46,8 @@ class RedisRefused(PenstockError):
         super().__init__(f"Redis refused: {text}")
         self.text = text
         self.kind = text.split(" ", 1)[0] if text else ""
+        if self.kind in ("WRONGPASS", "NOAUTH", "NOPERM"):
+            self.remedy = "write redis://user:password@host with an account that may do this."
 
 
 class RespError(PenstockError):

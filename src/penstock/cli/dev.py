@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from penstock.cli.child import WorkerChild
-from penstock.cli.options import configured, setting
+from penstock.cli.options import configured, protocol_flags, protocols_of, setting
 from penstock.cli.output import say
 from penstock.cli.remote import DEFAULT_DATA, leave_address, run_async, take_address_back
 from penstock.cli.root import COMMANDS
@@ -46,24 +47,35 @@ __all__ = ["dev"]
     default=0,
     help="Port of the embedded server [a free one].",
 )
+@protocol_flags
 @setting("worker.concurrency", "--concurrency", "Handlers at once.", metavar="N")
 @configured
-def dev(loaded: Loaded, app: str, folders: tuple[str, ...], port: int) -> None:
-    """Run MODULE:APP with a server of its own, and reload it on every change.
+def dev(loaded: Loaded, app: str, folders: tuple[str, ...], port: int, **flags: bool) -> None:
+    """Run MODULE:APP with servers of its own, and reload it on every change.
 
-    The server's data stays in .penstock; other commands started in this folder find the server
-    by themselves. With an [omniq] section in the settings there is a Redis, too.
+    The servers' data stays in .penstock; other commands started in this folder find the servers
+    by themselves. Which protocols are served: those with a flag here, else those with a section
+    in the settings, else natq. With OmniQ there is a Redis, too.
     """
     data = Path(loaded.settings.data or DEFAULT_DATA).absolute()
-    run_async(_develop(loaded, app, folders or (".",), data, port))
+    work = Work(app, protocols_of(loaded, flags), folders or (".",))
+    run_async(_develop(loaded, work, data, port))
 
 
-async def _develop(loaded: Loaded, app: str, folders: Iterable[str], data: Path, port: int) -> None:
+class Work(NamedTuple):
+    """What is developed."""
+
+    app: str
+    protocols: Sequence[str]
+    folders: Iterable[str]
+
+
+async def _develop(loaded: Loaded, work: Work, data: Path, port: int) -> None:
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(_server(loaded.settings, data, port))
         say(f"NATS: {masked_url(url)}")
         environ = {**os.environ, "PENSTOCK_NATS_URL": url}
-        if "redis" in brokers_of(loaded.configured):
+        if "redis" in brokers_of(work.protocols):
             url = await stack.enter_async_context(_redis(loaded.settings, data))
             say(f"Redis: {masked_url(url)}")
             environ["PENSTOCK_REDIS_URL"] = url
@@ -71,9 +83,10 @@ async def _develop(loaded: Loaded, app: str, folders: Iterable[str], data: Path,
             environ["PENSTOCK_WORKER__CONCURRENCY"] = str(loaded.settings.worker.concurrency)
         if loaded.file is not None:
             environ["PENSTOCK_CONFIG"] = str(loaded.file)
-        child = WorkerChild([app], environ)
+        flags = [f"--{protocol}" for protocol in work.protocols]
+        child = WorkerChild([work.app, *flags], environ)
         stop = _on_signals(child)
-        await _reload(child, folders, data, stop)
+        await _reload(child, work.folders, data, stop)
 
 
 async def _reload(

@@ -71,7 +71,7 @@ def show(loaded: Loaded, task: str, work_id: str, protocol: str, as_json: bool) 
         page = await _found(admin, task)
         known = {one.work_id: one for one in page}
         if work_id not in known:
-            raise _no_letter(task, work_id)
+            raise _no_letter(task, work_id, protocol)
         return known[work_id]
 
     found = on_admin(loaded, protocol, act)
@@ -131,7 +131,7 @@ def _act(
 
     async def act(admin: Admin) -> int:
         found = await _found(admin, task)
-        chosen = _chosen(found, task, ids)
+        chosen = _chosen(found, task, ids, protocol)
         changed = 0
         for name in sorted({one.name for one in chosen}):
             work_ids = [one.work_id for one in chosen if one.name == name]
@@ -161,18 +161,21 @@ async def _found(admin: Admin, task: str) -> list[WorkView]:
             return found
 
 
-def _chosen(found: Sequence[WorkView], task: str, ids: Sequence[str]) -> list[WorkView]:
+def _chosen(
+    found: Sequence[WorkView], task: str, ids: Sequence[str], protocol: str
+) -> list[WorkView]:
     if not ids:
         return list(found)
     known = {one.work_id: one for one in found}
     for work_id in ids:
         if work_id not in known:
-            raise _no_letter(task, work_id)
+            raise _no_letter(task, work_id, protocol)
     return [known[work_id] for work_id in dict.fromkeys(ids)]
 
 
-def _no_letter(task: str, work_id: str) -> NotFound:
+def _no_letter(task: str, work_id: str, protocol: str) -> NotFound:
+    flag = "" if protocol == "natq" else f" --protocol {protocol}"
     return NotFound(
         f"task {task!r} has no dead letter {work_id!r}",
-        remedy=f"see them with `penstock dlq ls {task}`.",
+        remedy=f"see them with `penstock dlq ls {task}{flag}`.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ __all__ = ["Check", "doctor"]
 
 State = Literal["ok", "note", "bad"]
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "red")}
+_REDIS_WITHIN_S = 5.0
 _MAX_SKEW_S = 1.0  # leases and schedules are judged by several clocks
 _EXTRAS = {
     "schema": "jsonschema_rs",
@@ -87,6 +89,7 @@ async def _checks(loaded: Loaded) -> AsyncIterator[Check]:
     yield await _guarded("embedded server", lambda: _embedded(settings))
     async for check in _remote(settings):
         yield check
+    yield await _guarded("Redis", lambda: _redis(loaded))
     yield _data_folder(Path(settings.data or DEFAULT_DATA))
     for extra, module in _EXTRAS.items():
         yield _extra(extra, module)
@@ -171,6 +174,40 @@ async def _clocks(link: Link) -> Check:
             "clocks", "bad", f"the server is {skew:+.1f} s off", "run NTP on both machines"
         )
     return Check("clocks", "ok", f"the server is {skew * 1000:+.0f} ms off")
+
+
+async def _redis(loaded: Loaded) -> Check:
+    """The configured Redis, or the one that OmniQ would embed; without OmniQ it may be missing."""
+    from penstock.broker.redis_binary import find_redis_server, version_of
+
+    settings = loaded.settings
+    url = settings.redis.url or found_dev_server(settings, "redis")
+    if url:
+        return await _redis_at(url)
+    try:
+        path = find_redis_server()
+    except PenstockError as error:
+        state: State = "bad" if "omniq" in loaded.configured else "note"
+        return Check("Redis", state, error.message, error.remedy)
+    found = f"no address is configured; OmniQ embeds {version_of(path)} at {path}"
+    return Check("Redis", "ok", found)
+
+
+async def _redis_at(url: str) -> Check:
+    from penstock.broker.redis_link import RedisLink
+    from penstock.broker.redis_port import RedisTarget
+
+    link = RedisLink(RedisTarget.from_url(url), connect_timeout=_REDIS_WITHIN_S)
+    try:
+        said = await link.execute("INFO", "server")
+        began = time.perf_counter()
+        await link.execute("PING")
+        took_ms = (time.perf_counter() - began) * 1000
+    finally:
+        await link.aclose()
+    version = re.search(rb"redis_version:(\S+)", said if isinstance(said, bytes) else b"")
+    known = version[1].decode() if version else "of unknown version"
+    return Check("Redis", "ok", f"{known}, {took_ms:.1f} ms away")
 
 
 def _data_folder(folder: Path) -> Check:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.settings import Given, Loaded, load_settings
+from penstock.core.invocation import PROTOCOLS
+from penstock.settings import Given, Loaded, Settings, load_settings
+from penstock.settings.shape import sections_of
 
-__all__ = ["configured", "setting"]
+__all__ = ["configured", "protocol_flags", "protocols_of", "setting"]
 
 _FLAGS: Final = "penstock.flags"
 _CONFIG: Final = "penstock.config"
@@ -26,6 +28,19 @@ def setting(path: str, flag: str, help: str, *, metavar: str) -> Callable[[Funct
             ctx.meta.setdefault(_FLAGS, []).append(Given(path, value, flag))
 
     return click.option(flag, metavar=metavar, help=help, expose_value=False, callback=note)
+
+
+def protocol_flags(function: Function) -> Function:
+    """One flag for each protocol whose room is there."""
+    for name in reversed([name for name in PROTOCOLS if name in sections_of(Settings)]):
+        function = click.option(f"--{name}", name, is_flag=True, help=f"Serve {name}.")(function)
+    return function
+
+
+def protocols_of(loaded: Loaded, flags: Mapping[str, bool]) -> tuple[str, ...]:
+    """What to serve: the protocols with a flag, else those with a section, else natq."""
+    chosen = tuple(name for name in PROTOCOLS if flags.get(name))
+    return chosen or loaded.configured or ("natq",)
 
 
 def configured(function: Callable[..., Any]) -> Callable[..., Any]:

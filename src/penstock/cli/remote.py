@@ -85,11 +85,12 @@ def settings_to_reach(loaded: Loaded, broker: Broker = "nats") -> Settings:
         return settings
     url = found_dev_server(settings, broker)
     if url is None:
+        flag = " --omniq" if broker == "redis" else ""
         raise Problem(
             f"no {_NAMES[broker]} server is configured and no `penstock dev` with one runs here",
             code=f"{broker}.url",
             remedy=f"give --{broker} URL, set PENSTOCK_{broker.upper()}_URL,"
-            " or start `penstock dev MODULE:APP`.",
+            f" or start `penstock dev{flag} MODULE:APP`.",
         )
     return settings_at(settings, url, broker)
 

@@ -12,15 +12,13 @@ import click
 
 from penstock.cli.child import stop_with_parent
 from penstock.cli.load import load_app
-from penstock.cli.options import configured, setting
+from penstock.cli.options import configured, protocol_flags, protocols_of, setting
 from penstock.cli.output import say
 from penstock.cli.remote import found_dev_server, run_async, settings_at
 from penstock.cli.root import COMMANDS
 from penstock.cli.server import SERVERS
-from penstock.core.invocation import PROTOCOLS
 from penstock.settings import Loaded, Settings
 from penstock.settings.secrets import masked_url
-from penstock.settings.shape import sections_of
 
 if TYPE_CHECKING:
     from penstock.app import App
@@ -28,16 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["worker"]
 
 
-def _protocol_flags(function: click.decorators.FC) -> click.decorators.FC:
-    """One flag for each protocol whose room is there."""
-    for name in reversed([name for name in PROTOCOLS if name in sections_of(Settings)]):
-        function = click.option(f"--{name}", name, is_flag=True, help=f"Serve {name}.")(function)
-    return function
-
-
 @click.command(short_help=COMMANDS["worker"])
 @click.argument("app", metavar="MODULE:APP")
-@_protocol_flags
+@protocol_flags
 @setting("worker.concurrency", "--concurrency", "Handlers at once, per process.", metavar="N")
 @setting("worker.processes", "--processes", "Worker processes.", metavar="N")
 @setting("worker.grace", "--grace", "How long handlers may finish when stopping.", metavar="TIME")
@@ -61,8 +52,7 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
         leave_at_once()
         die_with_supervisor(_patience_s(loaded.settings))
     stop_with_parent()
-    chosen = tuple(name for name in PROTOCOLS if flags.get(name))
-    protocols = chosen or loaded.configured or ("natq",)
+    protocols = protocols_of(loaded, flags)
     settings = _joined(loaded, protocols)
     _set_up_logs(settings)
     application = load_app(app)
