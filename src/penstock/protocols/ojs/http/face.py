@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.errors import LinkError, RequestTimeout
 from penstock.broker.mirror import MirrorBehind
 from penstock.protocols.ojs.http.exchange import TENANT, Exchange, opened
+from penstock.protocols.ojs.http.live import Conversation
 from penstock.protocols.ojs.http.routing import Route, Routes
 from penstock.protocols.ojs.refusal import Refusal, Refused, not_found
 from penstock.web.message import Request, Response, Socket, Streaming
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["OjsFace"]
 
 Serve = Callable[[Socket], Coroutine[Any, Any, None]]
+
+SOCKET_PATH: Final = "/ojs/v1/ws"
 
 _log = logging.getLogger("penstock.ojs.http")
 _AWAY: Final = Refusal("backend_unavailable", "The store cannot be reached at the moment")
@@ -58,8 +61,12 @@ class OjsFace:
             _log.exception("%s %s failed (%s)", request.method, request.path, exchange.request_id)
             return exchange.refuse(_FAULT)
 
-    def socket(self, request: Request) -> Serve | None:  # noqa: ARG002 - every path refuses
-        return None
+    def socket(self, request: Request) -> Serve | None:
+        """Events as they come, at ``/ojs/v1/ws``, for who may look."""
+        role = self._tokens.role_of(request.header("authorization"))
+        if request.path != SOCKET_PATH or role is None:
+            return None
+        return lambda socket: Conversation(self._desk, socket).hold()
 
     def _route(self, request: Request) -> Route:
         found = self._router.find(request.method, request.path)

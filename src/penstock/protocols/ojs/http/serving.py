@@ -11,13 +11,16 @@ from penstock.protocols.ojs.http.desk import Desk
 from penstock.protocols.ojs.http.face import OjsFace
 from penstock.protocols.ojs.http.openapi import openapi
 from penstock.protocols.ojs.http.routes.admin import ADMIN
+from penstock.protocols.ojs.http.routes.cron import CRONS
 from penstock.protocols.ojs.http.routes.dead import DEAD
+from penstock.protocols.ojs.http.routes.events import EVENTS
 from penstock.protocols.ojs.http.routes.jobs import JOBS
 from penstock.protocols.ojs.http.routes.notes import NOTES
 from penstock.protocols.ojs.http.routes.queues import QUEUES
 from penstock.protocols.ojs.http.routes.schemas import SCHEMAS
 from penstock.protocols.ojs.http.routes.service import SERVICE
 from penstock.protocols.ojs.http.routes.workers import WORKERS
+from penstock.protocols.ojs.http.routes.workflows import WORKFLOWS
 from penstock.protocols.ojs.schemas import SchemaRegistry
 from penstock.web.auth import Tokens
 
@@ -26,7 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TABLES", "open_face"]
 
-TABLES: Final = (SERVICE, JOBS, WORKERS, QUEUES, DEAD, NOTES, SCHEMAS, ADMIN)
+TABLES: Final = (
+    SERVICE,
+    JOBS,
+    WORKERS,
+    QUEUES,
+    DEAD,
+    CRONS,
+    WORKFLOWS,
+    EVENTS,
+    NOTES,
+    SCHEMAS,
+    ADMIN,
+)
 
 
 @asynccontextmanager
