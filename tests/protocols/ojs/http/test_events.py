@@ -26,10 +26,10 @@ async def run_one(http: httpx.AsyncClient, queue: str = "told") -> str:
     return str(job["id"])
 
 
-async def messages(answer: httpx.Response) -> AsyncIterator[tuple[str, str, Any]]:
+async def messages(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, str, Any]]:
     """(id, name, data) of each message of a stream."""
     fields: dict[str, str] = {}
-    async for line in answer.aiter_lines():
+    async for line in lines:
         if line.startswith(":"):
             continue
         if line:
@@ -61,8 +61,10 @@ async def test_a_stream_of_a_job_tells_its_life_and_ends_with_it(http: httpx.Asy
 
     async with asyncio.timeout(30), http.stream("GET", f"/ojs/v1/jobs/{job_id}/events") as answer:
         assert answer.headers["content-type"] == "text/event-stream"
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "retry: 3000"
         working = asyncio.create_task(run_one(http))
-        async for _, name, data in messages(answer):
+        async for _, name, data in messages(lines):
             told.append((name, data["from"], data["to"]))
         await working
 
@@ -77,7 +79,7 @@ async def test_a_stream_of_a_job_that_is_over_says_so_and_ends(http: httpx.Async
     await run_one(http)
 
     async with asyncio.timeout(30), http.stream("GET", f"/ojs/v1/jobs/{job_id}/events") as answer:
-        found = [data["to"] async for _, _, data in messages(answer)]
+        found = [data["to"] async for _, _, data in messages(answer.aiter_lines())]
 
     assert found == ["completed"]
 
@@ -98,7 +100,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_was_seen(
             "GET", "/ojs/v1/events/stream?channel=all", headers={"last-event-id": last}
         ) as answer,
     ):
-        async for _, name, data in messages(answer):
+        async for _, name, data in messages(answer.aiter_lines()):
             assert data["subject"] != first
             assert (name, data["subject"]) == ("job.enqueued", second)
             break

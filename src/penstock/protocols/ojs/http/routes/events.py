@@ -119,8 +119,8 @@ async def _told(
     x: Exchange, channel: Channel, after: str, job: Record | None
 ) -> AsyncGenerator[bytes, None]:
     """The stream itself. A slow reader loses the oldest, and is told how many."""
-    yield b"retry: %d\n\n" % _RETRY_MS
     async with x.engine.events.follow(channel.wanted, after=after) as feed:
+        yield b"retry: %d\n\n" % _RETRY_MS  # whoever has read this misses nothing from now on
         if feed.gap:
             yield _system(x, "system.gap", {"channel": channel.name, "last_event_id": after})
         if job is not None and not after:
