@@ -33,4 +33,5 @@ async def test_a_job_carries_the_span_in_which_it_was_enqueued(
         for job in await source.take(2, timedelta(seconds=5)):
             traces[job.invocation.body["n"]] = job.invocation.trace
     await source.stop()
-    assert traces == {1: "", 2: f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
+    ids = f"{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    assert traces == {1: "", 2: f"00-{ids}"}
