@@ -79,7 +79,7 @@ def a_mix(dice: Random) -> list[Load]:
 
 @dataclass(eq=False)
 class NatqStage:
-    """``async with`` prepares the server; `worker` makes the programs that serve it."""
+    """A client of the server, and the programs that serve there."""
 
     server: NatsServer
     folder: Path
@@ -89,12 +89,18 @@ class NatqStage:
 
     @classmethod
     async def on(cls, server: NatsServer, folder: Path) -> NatqStage:
+        """A stage that prepares ``server``, which holds nothing yet."""
+        stage = await cls.at(server, folder)
+        await stage._prepare()
+        return stage
+
+    @classmethod
+    async def at(cls, server: NatsServer, folder: Path) -> NatqStage:
+        """A stage on a server that is prepared already."""
         client = await nats.connect(
             server.url, error_cb=_quiet, reconnect_time_wait=0.05, max_reconnect_attempts=-1
         )
-        stage = cls(server, folder, client, client.jetstream(timeout=20), {})
-        await stage._prepare()
-        return stage
+        return cls(server, folder, client, client.jetstream(timeout=20), {})
 
     async def close(self) -> None:
         await self.client.close()

@@ -6,13 +6,17 @@ than the ack wait, single answers are dropped between worker and server.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import penstock
+from penstock.broker.embedded import EmbeddedNats
 from penstock.protocols.natq.client import NotEnqueued
 from tests.chaos.app import LARGE
 from tests.chaos.frames import Frame
@@ -51,6 +55,48 @@ async def test_a_server_that_goes_and_comes_back_under_load_loses_nothing(
     await natq.collect(ledger)
     assert judge(ledger, LAWS) == []
     assert len(ledger.ids("final")) >= 240
+
+
+async def test_who_waits_for_a_result_gets_it_across_a_killed_server(natq: NatqStage) -> None:
+    gate = natq.folder / "gate"
+    async with natq.worker() as worker, penstock.connect(natq.server.url) as client:
+        await natq.ready(worker)
+        runs = [await client.enqueue("held", gate=str(gate), run_id=f"r{n}") for n in range(5)]
+        waiting = [asyncio.create_task(run.result(timeout=60)) for run in runs]
+        await natq.started("held.r4", 1)
+        await natq.server.kill()
+        await natq.server.start()
+        gate.touch()
+
+        assert [await one for one in waiting] == [1] * 5
+
+
+async def test_a_server_that_dies_with_its_embedding_worker_keeps_every_job(
+    tmp_path: Path,
+) -> None:
+    """``penstock worker`` with a data folder and no other server, killed with jobs in hand."""
+    ledger, gate = Ledger(), tmp_path / "gate"
+    data = tmp_path / "data"
+    with EmbeddedNats(data / "nats") as server:
+        stage = await NatqStage.on(server, tmp_path)
+        for n in range(10):
+            await stage.put(Load("held", f"r{n}", {"gate": str(gate)}), ledger)
+        await stage.close()
+
+    alone = {"PENSTOCK_DATA": str(data), "PENSTOCK_NATS_URL": ""}
+    async with stage.worker(alone) as doomed:
+        await stage.started("held.r9", 1)
+        doomed.kill()
+        await doomed.wait()
+    gate.touch()
+    async with stage.worker(alone) as worker:
+        url = (await worker.line(r"^serving .* at (nats://\S+)", within=60)).group(1)
+        second = await NatqStage.at(SimpleNamespace(url=url), tmp_path)
+        await second.all_ended()
+        await second.collect(ledger)
+        await second.close()
+
+    assert judge(ledger, LAWS) == []
 
 
 async def test_a_cut_longer_than_the_ack_wait_gives_the_job_to_another_and_fences_the_first(
