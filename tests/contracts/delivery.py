@@ -1,8 +1,17 @@
 """The delivery contract: what every protocol's `Source` and `Delivery` keep, tried on a real wire.
 
-A protocol joins by a fixture ``wire`` and one line: ``class TestNatqDelivery(DeliveryContract)``.
-What it has no place for it says in `Facilities`, and those stories are skipped with that reason.
-The wire should retry at once (a backoff of a few milliseconds) and use a short lease.
+A protocol joins with one small adapter and one line::
+
+    class OurWire:                      # enqueue, enqueue_malformed, source, steal, cancel, state
+        can = FACILITIES                # what the protocol has a place for; the rest is skipped
+
+    @pytest.fixture
+    async def wire(server) -> AsyncIterator[OurWire]: ...
+
+    class TestOurDelivery(DeliveryContract): ...   # unchanged
+
+The wire should retry at once (a backoff of a few milliseconds) and use a lease of a second or
+two. `tests/runtime/scripted.py` is the shortest one, a store in memory.
 """
 
 from __future__ import annotations
@@ -10,11 +19,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
 import pytest
 
+from penstock.core.context import LeaseLost
 from penstock.core.delivery import (
     CancelAsked,
     Delivery,
@@ -27,8 +38,10 @@ from penstock.core.delivery import (
     SettledKind,
     Source,
 )
+from penstock.core.lease import Proof
 from penstock.core.outcome import (
     After,
+    Cancelled,
     Continued,
     Done,
     Failed,
@@ -90,6 +103,16 @@ async def take_one(source: Source, within_s: float = PATIENCE_S) -> Delivery:
 
 async def nothing_comes(source: Source, for_s: float = 0.4) -> bool:
     return not await source.take(1, timedelta(seconds=for_s))
+
+
+async def eventually_waiting(source: Source, *, some: bool) -> bool:
+    """Whether the source comes to tell that work waits (``some``), or that none does."""
+    end = time.monotonic() + PATIENCE_S
+    while bool(await source.waiting()) != some:
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.01)
+    return True
 
 
 def kind_of(settlement: object) -> SettledKind:
@@ -197,6 +220,21 @@ class DeliveryContract:
         assert (again.invocation.attempt, again.invocation.delivery) == (1, 2)
         await again.settle(Done())
 
+    async def test_a_body_arrives_as_it_was_sent(self, wire: Wire) -> None:
+        body = {
+            "text": 'Zürich ☃ \u0000 "quoted"',
+            "numbers": [0, -1, 2**53, 0.1, 1e300],
+            "nothing": None,
+            "deep": {"er": [{"est": [True, False]}]},
+            "": "an empty name",
+        }
+        await wire.enqueue(body)
+
+        delivery = await take_one(await wire.source())
+
+        assert delivery.invocation.body == body
+        await delivery.settle(Done())
+
     # Leases ---------------------------------------------------------------------------------
 
     async def test_a_late_worker_cannot_settle_what_someone_else_took(self, wire: Wire) -> None:
@@ -218,6 +256,36 @@ class DeliveryContract:
 
         assert not isinstance(settlement, Settled)
         assert await wire.state(work_id) == LIVE
+
+    async def test_a_late_worker_hears_of_it_by_renewing(self, wire: Wire) -> None:
+        await wire.enqueue({})
+        delivery = await take_one(await wire.source())
+        if delivery.lease is None or delivery.lease.proof is not Proof.CONFIRMED:
+            pytest.skip("this wire never answers a renewal: the lease is inferred")
+
+        await wire.steal(delivery)
+
+        assert isinstance(await delivery.renew(), Gone)
+
+    async def test_a_late_worker_cannot_replace_the_checkpoint_of_its_successor(
+        self, wire: Wire
+    ) -> None:
+        need(wire.can.checkpoint, "checkpoint")
+        await wire.enqueue({})
+        late = await take_one(await wire.source())
+        heir = await wire.source()
+        await late.save({"by": "late", "at": 1})
+
+        again = await take_one(heir, within_s=3 * short_term_s(late) + PATIENCE_S)
+        await again.save({"by": "heir"})
+        with suppress(LeaseLost):
+            await late.save({"by": "late", "at": 2})
+        await again.settle(Failed(BROKEN))
+        third = await take_one(heir)
+
+        assert third.invocation.checkpoint is not None
+        assert third.invocation.checkpoint.value == {"by": "heir"}
+        await third.settle(Done())
 
     async def test_renewing_keeps_work_from_others_beyond_one_term(self, wire: Wire) -> None:
         work_id = await wire.enqueue({})
@@ -255,8 +323,29 @@ class DeliveryContract:
         answer = await delivery.renew()
 
         assert isinstance(answer, (CancelAsked, Gone))
+        settlement = await delivery.settle(Cancelled())
+        assert isinstance(settlement, Gone) or kind_of(settlement) is SettledKind.CANCELLED
+        assert await nothing_comes(await wire.source())
 
     # Taking ---------------------------------------------------------------------------------
+
+    async def test_a_source_says_what_its_wire_can_do(self, wire: Wire) -> None:
+        source = await wire.source()
+
+        assert source.facilities == wire.can
+        assert source.name
+
+    async def test_a_source_tells_whether_work_waits_or_that_it_cannot(self, wire: Wire) -> None:
+        source = await wire.source()
+        if await source.waiting() is None:
+            pytest.skip("this wire cannot tell what waits")
+        await wire.enqueue({})
+        assert await eventually_waiting(source, some=True)
+
+        held = await take_one(source)  # what is held does not wait
+
+        assert await eventually_waiting(source, some=False)
+        await held.settle(Done())
 
     async def test_a_take_never_gives_more_than_was_asked_for(self, wire: Wire) -> None:
         ids = {await wire.enqueue({"n": n}) for n in range(5)}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from penstock.core.context import LeaseLost
 from penstock.core.delivery import (
     CancelAsked,
     Delivery,
@@ -198,7 +199,8 @@ class ScriptedSource:
         answer = await self.wire.called("waiting")
         if answer is not None:
             return int(answer)
-        return sum(1 for w in self.wire.works.values() if w.state is None and not w.lapses)
+        now = time.monotonic()
+        return sum(1 for w in self.wire.works.values() if w.state is None and w.lapses <= now)
 
     async def stop(self) -> None:
         self.stopped = True
@@ -261,6 +263,8 @@ class ScriptedDelivery:
 
     async def save(self, checkpoint: Any) -> None:
         await self.wire.called("save")
+        if self.work.fence != self.fence:
+            raise LeaseLost("another worker has it")
         kept = self.work.checkpoint
         self.work.checkpoint = Checkpoint(checkpoint, kept.iteration if kept else 0)
 

@@ -169,7 +169,10 @@ class Source(Protocol):
         ...
 
     async def waiting(self) -> int | None:
-        """How much work waits that nobody holds, or ``None`` where it cannot be told."""
+        """How much work waits that nobody holds, or ``None`` where it cannot be told.
+
+        May count too little where an exact count is dear, but is 0 only if none waits.
+        """
         ...
 
     async def stop(self) -> None:
