@@ -58,6 +58,28 @@ async def test_waiting_reads_only_when_the_broker_hints(
     assert looks == 1
 
 
+async def test_a_hint_that_comes_during_a_look_is_waited_for_patiently(
+    client: NatqClient, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server tells of a write long before it can be read."""
+    bucket = client.room.results
+    await bucket.put("resize.r", b'{"id":"r","taskId":"resize","status":100}')
+    before = await bucket.get("resize.r")
+    get, looks = bucket.get, 0
+
+    async def slow_to_know(*args: Any, **how: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await bucket.put("resize.r", b'{"id":"r","taskId":"resize","status":200,"data":7}')
+            await link.flush()  # the hint is here by now
+        return before if looks <= 3 else await get(*args, **how)
+
+    monkeypatch.setattr(bucket, "get", slow_to_know)
+
+    assert await client.result("resize", "r", timeout=5) == 7
+
+
 async def test_a_run_that_failed_raises_when_its_result_is_asked_for(
     client: NatqClient, serve: Serve
 ) -> None:

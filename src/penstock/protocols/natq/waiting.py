@@ -106,7 +106,8 @@ class _Wait:
 
     async def _look(self) -> Output | None:
         """Read the record; patiently after a hint, whose write may not be readable yet."""
-        for pause in _READABLE_WITHIN if self._heard is not None else (0.0,):
+        heard = self._heard
+        for pause in _READABLE_WITHIN if heard is not None else (0.0,):
             await asyncio.sleep(pause)
             try:
                 entry = await self._room.results.get(self._key, leader=True)
@@ -123,7 +124,8 @@ class _Wait:
             output = self._read(entry.value)
             if output.is_final:
                 return output
-        self._heard = None
+        if self._heard is heard:  # it was refused; one heard meanwhile is waited for in its turn
+            self._heard = None
         return None
 
     def _read(self, record: bytes) -> Output:
