@@ -234,7 +234,7 @@ async def test_a_job_for_a_sync_task_is_refused_with_the_right_verb(
 async def test_a_stream_that_is_gone_is_told(client: NatqClient) -> None:
     await client.room.jetstream.delete_stream(client.room.options.stream)
 
-    with pytest.raises(NotEnqueued, match="refused the job of 'resize': no stream"):
+    with pytest.raises(NotEnqueued, match="no stream takes jobs of 'resize'"):
         await client.enqueue("resize")
 
 

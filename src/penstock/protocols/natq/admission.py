@@ -31,7 +31,7 @@ from penstock.protocols.natq.rules import (
     SomeoneElses,
     on_delivery,
 )
-from penstock.protocols.natq.wire import INVALID_JSON, BadRunId, Input, parse_input
+from penstock.protocols.natq.wire import INVALID_JSON, BadRunId, Input, Output, parse_input
 
 if TYPE_CHECKING:
     from penstock.broker.checkpoints import Checkpoints
@@ -157,7 +157,7 @@ class Admission:
         """Decide by the record about a message that was here before, or whose key is taken."""
         ids = {**self._ids, "runId": given.run_id}
         try:
-            record, entry = await self._records.read(given.run_id)
+            record, entry = await self._record_of(given.run_id)
             alive = await self._owner_alive(record, message)
         except LinkError as error:  # it may have ended before: not run on a guess
             _log.warning("no record could be read, trying later: %s", error.message, extra=ids)
@@ -186,6 +186,15 @@ class Admission:
                 self._tell(message, given, "acked without running: its run id is alive elsewhere")
                 message.ack()
         return None
+
+    async def _record_of(self, run_id: str) -> tuple[Output | None, Entry | None]:
+        try:
+            return await self._records.read(run_id)
+        except ApiError as error:
+            if not error.missing:
+                raise
+        await self._records.restore()
+        return None, None
 
     async def _run_later_if_cut_off(
         self, message: Message, given: Input, decision: Run

@@ -51,7 +51,7 @@ from penstock.protocols.natq.wire import (
 from penstock.runtime.observe.traces import traceparent
 
 if TYPE_CHECKING:
-    from penstock.broker.link import Link
+    from penstock.broker.link import Link, Reply
 
 __all__ = ["Answer", "Job", "NatqClient", "NoWorker", "NotEnqueued", "Run"]
 
@@ -148,11 +148,8 @@ class NatqClient:
         known = await self._definitions.of(task_id, TaskType.SYNC)
         payload = b"{}" if body is MISSING else encoded_input(body)
         try:
-            reply = await self.room.link.request(
-                known.subject, payload, headers=_trace_headers(traceparent()), timeout=timeout
-            )
+            reply = await self._asked(task_id, known.subject, payload, timeout)
         except NoResponders as error:
-            self._definitions.forget(task_id)
             raise await self._nobody(task_id) from error
         except RequestTimeout as error:
             raise Waited(
@@ -160,6 +157,18 @@ class NatqClient:
                 remedy="give it a longer timeout, or make it an async task",
             ) from error
         return _answer_of(task_id, reply.headers, reply.payload)
+
+    async def _asked(self, task_id: str, subject: bytes, payload: bytes, timeout: float) -> Reply:
+        """Ask at ``subject``; where the task has moved since, if nobody is there any more."""
+        headers = _trace_headers(traceparent())
+        ask = self.room.link.request
+        try:
+            return await ask(subject, payload, headers=headers, timeout=timeout)
+        except NoResponders:
+            moved = await self._definitions.of(task_id, TaskType.SYNC, fresh=True)
+            if moved.subject == subject:
+                raise
+        return await ask(moved.subject, payload, headers=headers, timeout=timeout)
 
     async def call(self, task_id: str, body: Any = MISSING, *, timeout: float = 30.0) -> Any:
         """What a sync task returns. Raises `TaskFailed` for a status of 300 and more."""
@@ -200,7 +209,7 @@ class NatqClient:
             )
         if not isinstance(stored, Stored):
             self._definitions.forget(task_id)
-            raise _refused(task_id, stored)
+            raise _refused(task_id, outgoing.subject, stored)
         return Run(self, task_id, own_id, stored.duplicate)
 
     async def enqueue_many(
@@ -256,12 +265,18 @@ class NatqClient:
     ) -> dict[str, Output]:
         """The final records of many runs by run id, through one watch per task.
 
-        A result that was dropped before it was seen comes without data. Raises `Waited`.
+        A result that was dropped before it was seen comes without data. Raises `Waited`, and
+        `BadInput` for runs of two tasks that share a run id.
         """
         wanted: dict[str, set[str]] = {}
         for run in runs:
             wanted.setdefault(run.task, set()).add(run.run_id)
         count = sum(map(len, wanted.values()))
+        if count > len(set[str]().union(*wanted.values())):
+            raise BadInput(
+                "two tasks share a run id, and results come by run id",
+                remedy="gather the results of one task at a time",
+            )
         found: dict[str, Output] = {}
         try:
             async with asyncio.timeout(timeout):
@@ -278,10 +293,13 @@ class NatqClient:
     # ----------------------------------------------------------------------------------
 
     async def _finals(self, task_id: str, run_ids: set[str]) -> AsyncIterator[Output]:
+        """First those that have ended, then the others as they end; nothing else is read."""
         missing = set(run_ids)
-        watch = await self.room.results.watch(f"{task_id}.>")
+        watch = await self.room.results.watch(f"{task_id}.>", updates_only=True)
         async with watch:
-            async for entry in watch:
+            keys = [result_key(task_id, run_id) for run_id in run_ids]
+            there = await self.room.results.get_many(keys, leader=True)
+            async for entry in _after(there.values(), watch):
                 run_id = entry.key.partition(".")[2]
                 if run_id not in missing:
                     continue
@@ -320,6 +338,13 @@ class NoWorker(PenstockError):
 
     code = "natq.no_worker"
     remedy = "start one: penstock worker module:app"
+
+
+async def _after(first: Iterable[Entry], then: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
+    for entry in first:
+        yield entry
+    async for entry in then:
+        yield entry
 
 
 def _run_id_of(job: Job) -> str:
@@ -367,7 +392,12 @@ def _answer_of(task_id: str, headers: bytes | None, payload: bytes) -> Answer:
     return Answer(code, value, fields.get("error", ""))
 
 
-def _refused(task_id: str, answer: Refused | Unknown) -> NotEnqueued:
+def _refused(task_id: str, subject: bytes, answer: Refused | Unknown) -> NotEnqueued:
+    if isinstance(answer, Refused) and answer.is_unheard:
+        return NotEnqueued(
+            f"no stream takes jobs of {task_id!r}, on {subject.decode()}",
+            remedy="start a worker for it; compare its stream and prefix with this producer's",
+        )
     if isinstance(answer, Refused):
         return NotEnqueued(
             f"the stream refused the job of {task_id!r}: {answer.description}",

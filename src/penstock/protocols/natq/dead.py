@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["DeadLetter", "bury", "dead_letters", "drop", "replay"]
 
 _log = logging.getLogger("penstock.natq")
+_NOT_CARRIED: Final = ("Nats-", "Penstock-")
 _TASK: Final = "Penstock-Task"
 _RUN: Final = "Penstock-Run"
 _ATTEMPTS: Final = "Penstock-Attempts"
@@ -53,6 +54,7 @@ class DeadLetter:
     error: str
     died_at: datetime
     payload: bytes
+    headers: bytes | None = None
 
 
 async def bury(room: Room, message: Message, output: Output, attempts: int) -> bool:
@@ -131,6 +133,7 @@ async def replay(room: Room, letter: DeadLetter) -> bool:
         (room.options.async_prefix + letter.task_id).encode(),
         letter.payload,
         msg_id=f"replay.{room.options.dead_stream}.{letter.seq}",
+        headers=_carried(letter.headers) or None,
     )
     if not isinstance(answer, Stored):
         raise NotReplayed(f"{letter.task_id} {letter.run_id} was not published: {answer}")
@@ -156,12 +159,13 @@ def _letter(stored: StoredMessage, room: Room) -> DeadLetter:
         error=fields.get(_ERROR, ""),
         died_at=stored.stored_at,
         payload=stored.payload,
+        headers=stored.headers,
     )
 
 
 def _carried(headers: bytes | None) -> bytes:
-    """The sender's own headers, without those that steered the first publish."""
+    """The sender's own headers, without those that steered a publish or tell of the death."""
     if headers is None:
         return b""
-    kept = {k: v for k, v in parse_headers(headers).items() if not k.startswith("Nats-")}
+    kept = {k: v for k, v in parse_headers(headers).items() if not k.startswith(_NOT_CARRIED)}
     return header_lines(kept)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
@@ -68,7 +69,9 @@ class Records:
         *,
         ttl: timedelta | None = None,
         worker_id: str = "",
+        remake: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._remake = remake
         self.bucket = bucket
         self.task_id = task_id
         self.worker_id = worker_id
@@ -145,12 +148,21 @@ class Records:
                     written = await self._put(key, record, at, ttl, before=written)
                 else:
                     written = at
+                if revision is not None and await self._ground_is_gone(written, run_id):
+                    revision, written = None, _UNTRIED
+                    continue
             except (LinkError, ApiError) as error:
                 written = Unknown(error.message)
             if isinstance(written, Stored) or lost_race(written) or too_large(written):
                 break
             await asyncio.sleep(pause)
         return written
+
+    async def restore(self) -> None:
+        """The bucket was deleted under us: make it again."""
+        _log.warning("bucket %s is not there, and made again", self.bucket.name)
+        if self._remake is not None:
+            await self._remake()
 
     async def drop(self, run_id: str) -> None:
         """Delete a result nobody wants. The marker goes too, where the bucket lets it.
@@ -162,6 +174,16 @@ class Records:
         dropped = await self.bucket.delete(key, marker_ttl=kept)
         if not isinstance(dropped, Stored):
             _log.warning("the result of %s %s was not dropped: %s", self.task_id, run_id, dropped)
+
+    async def _ground_is_gone(self, written: Written, run_id: str) -> bool:
+        """Was the bucket deleted under us? Now it is there, and holds nothing of this run.
+
+        A race that was lost to nobody, not even to a marker, is told by that.
+        """
+        if isinstance(written, Refused) and written.is_unheard:
+            await self.restore()
+            return True
+        return lost_race(written) and (await self.read(run_id))[1] is None
 
     def _processing(self, run_id: str, seq: int, attempt: int | None) -> bytes:
         return processing_record(

@@ -56,10 +56,15 @@ class Room:
     @classmethod
     async def open(cls, link: Link, options: NatqOptions) -> Room:
         """Make or find the two buckets. The stream is made with the first async task."""
-        kept = BucketConfig(history=1, replicas=options.replicas, allow_msg_ttl=True)
+        kept = _bucket_config(options)
         tasks = await Bucket.open(link, options.tasks_bucket, create=kept)
         results = await Bucket.open(link, options.results_bucket, create=kept)
         return cls(link, options, JetStream(link), Publisher(link), tasks, results)
+
+    async def ensure_results(self) -> None:
+        """Make the results bucket again if somebody deleted it while we work."""
+        options = self.options
+        await Bucket.open(self.link, options.results_bucket, create=_bucket_config(options))
 
     async def ensure_stream(self) -> None:
         await self.jetstream.ensure_stream(
@@ -125,6 +130,10 @@ class Room:
     async def settle_errands(self) -> None:
         if self._errands:
             await asyncio.wait(set(self._errands), timeout=5)
+
+
+def _bucket_config(options: NatqOptions) -> BucketConfig:
+    return BucketConfig(history=1, replicas=options.replicas, allow_msg_ttl=True)
 
 
 def definition_of(task: Task, options: NatqOptions) -> TaskDefinition:

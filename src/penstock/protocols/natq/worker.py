@@ -70,7 +70,11 @@ class JobSource:
         self.dice = random.Random()
         self.log_ids = {"workerId": worker_id, "taskId": self.task_id}
         self.records = Records(
-            room.results, self.task_id, ttl=room.options.result_ttl, worker_id=worker_id
+            room.results,
+            self.task_id,
+            ttl=room.options.result_ttl,
+            worker_id=worker_id,
+            remake=room.ensure_results,
         )
         self.checkpoints = Checkpoints(
             room.link, "natq", room.options.checkpoints_bucket, replicas=room.options.replicas
