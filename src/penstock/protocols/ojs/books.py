@@ -40,7 +40,8 @@ class Books:
         """Without ``follows`` they stay empty: for producers, which need no index."""
         self.follows = follows
         self.index = Index()
-        self.store = Store(room, heard=self.heard, lost=self.lost, known=self.known)
+        self.wrote: Callable[[Record], None] = _silent
+        self.store = Store(room, heard=self._own, lost=self.lost, known=self.known)
         self._listeners: list[Listener] = []
         self._on_wipe: list[Callable[[], None]] = []
         self._known: dict[str, Found] = {}
@@ -86,6 +87,10 @@ class Books:
             return
         self._remember(record, revision)
         self._tell(record.id, record)
+
+    def _own(self, record: Record, revision: int) -> None:
+        self.heard(record, revision)
+        self.wrote(record)
 
     def lost(self, job_id: str, revision: int) -> None:
         """A record was purged."""
@@ -176,6 +181,10 @@ class Books:
         known[record.id] = Found(record, revision)
         if len(known) > _MAX_KNOWN:
             del known[next(iter(known))]
+
+
+def _silent(_record: Record) -> None:
+    """Nobody wants to hear of what this instance writes."""
 
 
 class SharedBarrier:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ from penstock.protocols.ojs.store import Decide
 from penstock.protocols.ojs.throttle import RateLimit
 from penstock.protocols.ojs.told import Told
 from penstock.protocols.ojs.views import JobPage, JobQuery, LimitView, QueueView, Totals
+from penstock.protocols.ojs.wakeups import acknowledge, publish_news
 from penstock.protocols.ojs.workers import Beat, WorkerRow, Workers
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ class Engine:
         self.options = shared.options
         self.started_at = shared.clock()
         self.peers = Peers(shared, answers=shared.follows)
-        self.handing = Handing(shared, lambda _job_id: "")
+        shared.books.wrote = partial(publish_news, shared)
+        self.handing = Handing(shared, self._wake_up_of)
         self.orders = Orders(shared, self.handing, self.peers)
         self.handing.pick = self.orders.pick
         self.intake = Intake(shared, RoomLeft(shared, self.peers))
@@ -264,7 +267,7 @@ class Engine:
     async def ack(self, asked: AckRequest) -> Record | Refusal:
         """The handler succeeded."""
         shared = self.shared
-        return await self._change(
+        return await self._settle(
             asked.job_id,
             lambda r: rules.acknowledge(r, asked, shared.clock(), shared.dice, self.options),
         )
@@ -272,7 +275,7 @@ class Engine:
     async def nack(self, asked: NackRequest) -> Record | Refusal:
         """The handler failed, or gives the job back with ``requeue``."""
         shared = self.shared
-        return await self._change(
+        return await self._settle(
             asked.job_id,
             lambda r: rules.nack(r, asked, shared.clock(), shared.dice, self.options),
         )
@@ -442,6 +445,23 @@ class Engine:
             with contextlib.suppress(PenstockError):  # the job is done; the reconciler goes on
                 await self.workflows.advance(done.record.job.workflow_id)
         return done.record
+
+    async def _settle(self, job_id: str, decide: Decide) -> Record | Refusal:
+        """A change that ends an attempt: the wake-up is acknowledged after it is written."""
+        before: Record | None = None
+
+        def noted(record: Record) -> Record | Refusal:
+            nonlocal before
+            before = record
+            return decide(record)
+
+        done = await self._change(job_id, noted)
+        if not isinstance(done, Refusal):
+            acknowledge(self.shared, before)
+        return done
+
+    def _wake_up_of(self, job_id: str) -> str:
+        return "" if self.services is None else self.services.wake_ups.subject_of(job_id)
 
     async def _give_back(self, record: Record) -> None:
         fence = record.held.fence if record.held is not None else ""

@@ -168,6 +168,11 @@ class Index:
     def has_ready(self, queue: str) -> bool:
         return bool(self._ready.get(queue))
 
+    def first_ready(self, queue: str, most: int) -> list[str]:
+        """Who is next in a queue, without reserving anybody."""
+        ready = self._ready.get(queue)
+        return [] if ready is None else [key[2] for key in islice(ready, most)]
+
     def next_due_ms(self) -> int | None:
         """When the next record must be looked at."""
         return self._due.first[0] if self._due.first is not None else None

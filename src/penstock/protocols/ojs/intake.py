@@ -288,6 +288,8 @@ class Intake:
             points.reach("ojs.batch_committed")
         self._books.committed(txn, at_ms)
         for draft in drafts:
+            if draft.existing is None:
+                self._books.wrote(replace(draft.record, txn=""))
             if draft.replaces:
                 await self.retire(draft.replaces)
         return [

@@ -22,6 +22,7 @@ from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.refusal import Refusal, wrong_state
 from penstock.protocols.ojs.shared import Shared
 from penstock.protocols.ojs.steps import published, rewritten
+from penstock.protocols.ojs.wakeups import WakeUps
 from penstock.protocols.ojs.workers import Workers
 
 __all__ = ["Reconciler"]
@@ -32,7 +33,15 @@ _MOST: Final = 1_000
 
 
 class Reconciler:
-    def __init__(self, shared: Shared, intake: Intake, flows: Flows, workers: Workers) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        intake: Intake,
+        flows: Flows,
+        workers: Workers,
+        wake_ups: WakeUps,
+    ) -> None:
+        self._wake_ups = wake_ups
         self._shared = shared
         self._intake = intake
         self._flows = flows
@@ -80,6 +89,7 @@ class Reconciler:
         await self._tidy_verdicts()
         await self._flows.advance_all()
         await self._flows.forget_old()
+        await self._wake_ups.republish()
 
     async def _look_at_workers(self) -> None:
         for row in self._workers.silent():

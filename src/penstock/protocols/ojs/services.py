@@ -17,6 +17,7 @@ from penstock.protocols.ojs.crons import Crons
 from penstock.protocols.ojs.entry import Entry
 from penstock.protocols.ojs.projector import Projector
 from penstock.protocols.ojs.reconciler import Reconciler
+from penstock.protocols.ojs.wakeups import WakeUps
 
 if TYPE_CHECKING:
     from penstock.protocols.ojs.engine import Engine
@@ -34,13 +35,16 @@ class Services:
         clockwork: Clockwork,
         crons: Crons,
         reconciler: Reconciler,
+        *,
         projector: Projector | None,
+        wake_ups: WakeUps,
     ) -> None:
         self.steward = steward
         self.clockwork = clockwork
         self.crons = crons
         self.reconciler = reconciler
         self.projector = projector
+        self.wake_ups = wake_ups
 
     @classmethod
     def of(cls, engine: Engine) -> Services:
@@ -51,23 +55,27 @@ class Services:
             return bool(entry.workflow) and workflows.is_running(entry.workflow)
 
         steward = Ownership(shared.room.queues, "owner.steward", shared.name, _TERM)
+        wake_ups = WakeUps(shared, steward)
         return cls(
             steward,
             Clockwork(shared, delay_ms=lambda: 0 if steward.owned else _LATER_MS, exempt=exempt),
             engine.crons,
-            Reconciler(shared, engine.intake, workflows, engine.workers),
-            Projector(shared, steward) if shared.options.events else None,
+            Reconciler(shared, engine.intake, workflows, engine.workers, wake_ups),
+            projector=Projector(shared, steward) if shared.options.events else None,
+            wake_ups=wake_ups,
         )
 
     def listen(self, books: Books) -> None:
         books.listen(self.clockwork.heard)
         books.listen(self.reconciler.heard)
+        books.listen(self.wake_ups.heard)
 
     async def start(self) -> None:
         await self.steward.start()
         self.clockwork.start()
         self.crons.start()
         self.reconciler.start()
+        self.wake_ups.start()
         if self.projector is not None:
             self.projector.start()
 
@@ -75,6 +83,7 @@ class Services:
         """End them all. Safe to repeat."""
         if self.projector is not None:
             await self.projector.stop()
+        await self.wake_ups.stop()
         await self.reconciler.stop()
         await self.crons.stop()
         await self.clockwork.stop()
