@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.broker.redis_port import RedisLost
-from penstock.core.delivery import Settled, SettledKind
+from penstock.core.delivery import Settled, SettledKind, SourceLost
 from penstock.core.outcome import Done, Interrupted
 from penstock.protocols.omniq.client import OmniqClient
 from penstock.protocols.omniq.job import Job
@@ -178,6 +178,53 @@ async def test_an_end_whose_answer_was_lost_is_told_again_and_recognised(
     assert isinstance(settlement, Settled)
     assert settlement.kind is SettledKind.SUCCEEDED
     assert (await source.client.monitor.counts(queue)).completed == 1
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_leases_whose_granting_was_not_heard_are_found_again(
+    source: QueueSource, queue: str, attempts: int
+) -> None:
+    names = await source.client.publish_many(queue, [{}, {}, {}], max_attempts=attempts)
+    really = source.client.turn
+
+    async def unheard(queue: str, ends: Sequence[Settle] = (), **options: Any) -> Turn:
+        await really(queue, ends, **options)
+        source.client.turn = really  # type: ignore[method-assign]
+        raise RedisLost("the answer was lost")
+
+    source.client.turn = unheard  # type: ignore[method-assign]
+
+    with pytest.raises(SourceLost):
+        await source.take(3, LONG)
+    jobs = await source.take(3, LONG)
+
+    assert ids(jobs) == names
+    assert {job.invocation.attempt for job in jobs} == {1}
+    for job in jobs:
+        await job.settle(Done())
+    assert (await source.client.monitor.counts(queue)).completed == 3
+
+
+async def test_a_turn_that_was_sent_and_not_run_gives_nothing_twice(
+    source: QueueSource, queue: str
+) -> None:
+    names = await source.client.publish_many(queue, [{}, {}])
+    (first,) = await source.take(1, LONG)
+    really = source.client.turn
+
+    async def never_ran(*_: Any, **__: Any) -> Turn:
+        source.client.turn = really  # type: ignore[method-assign]
+        raise RedisLost("broken before it was sent")
+
+    source.client.turn = never_ran  # type: ignore[method-assign]
+
+    with pytest.raises(SourceLost):
+        await source.take(1, LONG)
+    (second,) = await source.take(2, LONG)
+
+    assert ids([first, second]) == names
+    await first.settle(Done())
+    await second.settle(Done())
 
 
 async def test_ids_without_a_job_are_passed_over(source: QueueSource, queue: str, raw: Any) -> None:

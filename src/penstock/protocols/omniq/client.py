@@ -228,10 +228,27 @@ class OmniqClient:
         ends: Sequence[Settle] = (),
         *,
         count: int = 1,
+        holder: str = "",
+        number: int = 0,
         now_ms_override: int = 0,
     ) -> Turn:
-        """End leases and take up to ``count`` new ones in one transaction."""
-        return await self._run(self._store.turn(queue, ends, count=count, now=now_ms_override))
+        """End leases and take up to ``count`` new ones in one transaction.
+
+        A ``holder`` that gives each turn a ``number`` of its own can `regain` the leases of one
+        whose answer it never heard.
+        """
+        return await self._run(
+            self._store.turn(
+                queue, ends, count=count, holder=holder, number=number, now=now_ms_override
+            )
+        )
+
+    async def regain(
+        self, queue: str, holder: str, number: int, *, now_ms_override: int = 0
+    ) -> list[ReservedJob]:
+        """The leases that ``holder`` was given in that turn and that are still its own."""
+        jobs = await self._run(self._store.regain(queue, holder, number, now=now_ms_override))
+        return [] if isinstance(jobs, Paused) else jobs
 
     async def ended_by(self, queue: str, end: Settle) -> Ended | None:
         """Whether a lease was ended by this very `Settle`, told without hearing the answer."""

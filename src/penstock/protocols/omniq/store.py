@@ -229,13 +229,22 @@ class Store:
         ends: Sequence[Settle],
         *,
         count: int,
+        holder: str,
+        number: int,
         now: int,
     ) -> Call[Turn]:
         """End leases and take new ones in one transaction."""
-        args: list[Arg] = [whole("now_ms_override", now), _amount(count)]
+        args: list[Arg] = [whole("now_ms_override", now), _amount(count), holder, number]
         for end in ends:
             args += end
         return Call(self.scripts["turn"], anchor(queue), tuple(args), _read_turn)
+
+    def regain(
+        self, queue: str, holder: str, number: int, *, now: int
+    ) -> Call[list[ReservedJob] | Paused]:
+        """The leases of a turn whose answer was lost."""
+        args = (whole("now_ms_override", now), holder, number)
+        return Call(self.scripts["regain"], anchor(queue), args, read_jobs)
 
     def ack_success(self, queue: str, job_id: str, token: str, *, now: int) -> Call[None]:
         """The contract's ack."""

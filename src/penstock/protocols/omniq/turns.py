@@ -5,7 +5,9 @@ one round trip for many jobs. A lease that ends makes room, and the same call fe
 for it, as long as the queue had enough lately; what nobody fetches soon is given back.
 
 An end whose answer was lost is told again: its token fences it. Whether the first telling
-took effect is then read from the job, which keeps the token of the lease that ended it.
+took effect is then read from the job, which keeps the token of the lease that ended it. Leases
+whose granting was not heard are asked for again by the number of the turn: else they would lapse,
+and a job with one attempt would have failed without a run.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from penstock.broker.redis_port import RedisClosed, RedisLost, RedisUnreachable
 from penstock.broker.resp import RedisRefused
 from penstock.core import points
 from penstock.core.delivery import SourceLost
+from penstock.core.ids import short_token
 from penstock.protocols.omniq.store import Ended, Settle, Turn
 from penstock.protocols.omniq.wire import ReservedJob, now_ms
 
@@ -78,6 +81,10 @@ class Turns:
         self._plenty = False
         self._stopped = False
         self._pause_s = _FIRST_PAUSE_S
+        self._holder = short_token()
+        self._number = 0
+        self._unheard: int | None = None  # the turn that may have granted leases
+        self._forget_at = 0.0
 
     # What callers do ------------------------------------------------------------------------
 
@@ -117,12 +124,14 @@ class Turns:
 
     async def _run(self) -> None:
         try:
-            while self._ends or self._asks:
+            while self._ends or self._asks or self._unheard is not None:
                 await self._one()
         finally:
             self._runner = None
 
     async def _one(self) -> None:
+        if self._unheard is not None and not await self._regained(self._unheard):
+            return
         ends, asks = self._gathered()
         asked = sum(ask.count for ask in asks)
         count = min(asked + (len(ends) if self._plenty and not self._stopped else 0), _MOST)
@@ -137,8 +146,10 @@ class Turns:
         except _FAULTS as error:
             self._fail(asks, error)
             self._keep_for_later(ends, error)
-            await asyncio.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            if count and not isinstance(error, RedisUnreachable):
+                self._unheard = self._number
+                self._forget_at = self._loop.time() + _GIVE_UP_S
+            await self._pause()
         except BaseException as error:
             self._fail(asks, error)
             for end in ends:
@@ -165,13 +176,52 @@ class Turns:
     async def _call(self, ends: Sequence[_End], count: int) -> Turn:
         if points.armed:
             points.reach("omniq.turn")
-        turn = await self._client.turn(self._queue, [end.settle for end in ends], count=count)
+        self._number += 1
+        turn = await self._client.turn(
+            self._queue,
+            [end.settle for end in ends],
+            count=count,
+            holder=self._holder,
+            number=self._number,
+        )
         if points.armed:
             points.reach("omniq.turned")
         if turn.jobs:
             job = turn.jobs[0]
             self.skew_ms = job.lock_until_ms - job.timeout_ms - now_ms()
         return turn
+
+    async def _regained(self, number: int) -> bool:
+        """Ask for the leases of a turn that was not heard. False: not now."""
+        try:
+            jobs = await self._client.regain(self._queue, self._holder, number)
+        except _FAULTS as error:
+            asks = list(self._asks)
+            self._asks.clear()
+            self._fail(asks, error)
+            if self._loop.time() > self._forget_at:
+                self._unheard = None
+            await self._pause()
+            return False
+        except RedisClosed:
+            self._unheard = None
+            return True  # the turn that follows tells everybody
+        self._unheard = None
+        if jobs:
+            _log.info("%d leases of %s were found again", len(jobs), self._queue)
+            self._put_aside(jobs)
+        asks = [ask for ask in self._asks if not ask.answer.done()]
+        self._asks.clear()
+        for ask in asks:
+            if self._spare:
+                ask.answer.set_result(self._from_spare(ask.count))
+            else:
+                self._asks.append(ask)
+        return True
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
     def _hand_out(self, jobs: Sequence[ReservedJob], asks: Sequence[_Ask], count: int) -> None:
         self._plenty = 0 < count <= len(jobs)
@@ -181,13 +231,16 @@ class Turns:
                 ask.answer.set_result(jobs[at : at + ask.count])
                 at += ask.count
         if at < len(jobs):
-            self._spare.extend(jobs[at:])
-            if self._stopped:
-                self._return_spare()
-            elif self._spare_timer is None:
-                self._spare_timer = self._loop.call_later(_KEEP_S, self._return_spare)
+            self._put_aside(jobs[at:])
 
     # What was fetched ahead -----------------------------------------------------------------
+
+    def _put_aside(self, jobs: Sequence[ReservedJob]) -> None:
+        self._spare.extend(jobs)
+        if self._stopped:
+            self._return_spare()
+        elif self._spare_timer is None:
+            self._spare_timer = self._loop.call_later(_KEEP_S, self._return_spare)
 
     def _from_spare(self, most: int) -> list[ReservedJob]:
         taken = [self._spare.popleft() for _ in range(min(most, len(self._spare)))]

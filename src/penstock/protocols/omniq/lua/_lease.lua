@@ -3,6 +3,14 @@
 local GHOSTS = 100
 local skipped = 0
 
+-- What is told of a lease: ten fields.
+local function tell(out, id, token, lock_until, job)
+  local n = #out
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, job.payload, lock_until, job.attempt
+  out[n + 5], out[n + 6], out[n + 7] = job.gid, token, positive(job.max_attempts, 1)
+  out[n + 8], out[n + 9], out[n + 10] = job.timeout, job.checkpoint or '', int(job.returned, 0)
+end
+
 -- Append the lease of `id` to `out`. False for what is no waiting job: a hash that is gone, or an id
 -- that another client queued twice.
 local function lease(id, gid, now, out)
@@ -32,10 +40,9 @@ local function lease(id, gid, now, out)
   entered('active', id, now)
   tally('active', 1)
   started(key, now)
-  local n = #out
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, job[2], lock_until, attempt
-  out[n + 5], out[n + 6], out[n + 7], out[n + 8] = gid, token, positive(job[5], 1), timeout
-  out[n + 9], out[n + 10] = job[7] or '', int(job[8], 0)
+  tell(out, id, token, lock_until,
+    {payload = job[2], attempt = attempt, gid = gid, max_attempts = job[5], timeout = timeout,
+      checkpoint = job[7], returned = job[8]})
   return true
 end
 
