@@ -16,7 +16,7 @@ from penstock.core.errors import ConfigError, UnknownName, nearest
 from penstock.core.ids import uuid7
 from penstock.core.invocation import MISSING
 from penstock.core.registry import Registry
-from penstock.core.task import InputShape, Task
+from penstock.core.task import DEFAULT_NAME, InputShape, Task
 from penstock.hall import Hall, check_protocols, door
 from penstock.hall import open_admin as _open_admin
 
@@ -62,6 +62,12 @@ class App:
     """Tasks under one name. The decorated functions stay ordinary functions."""
 
     def __init__(self, name: str) -> None:
+        if not DEFAULT_NAME.fullmatch(str(name)):
+            raise ConfigError(
+                f"{name!r} cannot be the name of an application",
+                remedy="use lower-case letters, digits, _ and -, starting with a letter",
+                code="app.name",
+            )
         self.name = name
         self.registry = Registry()
 

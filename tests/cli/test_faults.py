@@ -45,6 +45,7 @@ def told(done: Ended) -> str:
         ),
         ("@app.task(names={'osj': 'x'})\ndef a() -> None: ...\n", "'osj'", "'ojs'"),
         ("", "declares no tasks", "@app.task"),
+        ("other = App('My App')\n", "'My App' cannot be the name", "lower-case"),
     ],
 )
 def test_a_wrong_declaration_is_shown_at_the_users_own_line(
