@@ -98,6 +98,11 @@ class Running:
         self.said.append(out)
         return self._process.returncode
 
+    def stop(self, number: int) -> int:
+        """Its exit code after a signal."""
+        self.send(number)
+        return self.ended()
+
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()

@@ -16,6 +16,7 @@ __all__ = ["COMMANDS", "Group", "LazyGroup", "root"]
 # The summaries stand here so that --help loads no command; a test compares them.
 COMMANDS: Final = {
     "worker": "Run the handlers of an application.",
+    "serve": "Run a job server that speaks HTTP.",
     "dev": "Run an application with a server of its own; reload on change.",
     "task": "List, call and enqueue tasks; read results.",
     "queue": "Look at queues and their jobs; pause, retry, remove, repair.",

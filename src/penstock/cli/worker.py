@@ -23,7 +23,7 @@ from penstock.settings.secrets import masked_url
 if TYPE_CHECKING:
     from penstock.app import App
 
-__all__ = ["worker"]
+__all__ = ["set_up_logs", "worker"]
 
 
 @click.command(short_help=COMMANDS["worker"])
@@ -54,7 +54,7 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
     stop_with_parent()
     protocols = protocols_of(loaded, flags)
     settings = _joined(loaded, protocols)
-    _set_up_logs(settings)
+    set_up_logs(settings)
     application = load_app(app)
     if _needs_supervisor(settings):
         return run_async(_supervise(settings, protocols))
@@ -73,7 +73,8 @@ def _serve(settings: Settings, application: App, spec: str, protocols: Sequence[
     return run_async(work, uvloop=settings.worker.uvloop)
 
 
-def _set_up_logs(settings: Settings) -> None:
+def set_up_logs(settings: Settings) -> None:
+    """Logs as the settings say, on stderr."""
     from penstock.runtime.observe.logs import set_up_logs
 
     chosen = settings.log.format

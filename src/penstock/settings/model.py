@@ -141,9 +141,31 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     bind: Annotated[str, Meta(description="Address and port.")] = "127.0.0.1:8080"
     token: Annotated[
         str | None,
-        Meta(description="Bearer token; needed for any address but loopback."),
+        Meta(
+            description="Bearer token that allows everything; some token is needed for any "
+            "address but loopback."
+        ),
         _SECRET,
     ] = None
+    operate_token: Annotated[
+        str | None, Meta(description="Bearer token for producers and workers."), _SECRET
+    ] = None
+    view_token: Annotated[
+        str | None, Meta(description="Bearer token that allows to look."), _SECRET
+    ] = None
+    linger: Annotated[
+        timedelta,
+        Meta(
+            description="How long a stopping server goes on answering while `/ready` says no, "
+            "for load balancers to notice."
+        ),
+    ] = timedelta(0)
+    tls_cert: Annotated[str | None, Meta(description="Certificate to serve https."), _PATH] = None
+    tls_key: Annotated[str | None, Meta(description="The certificate's key."), _PATH] = None
+    schemas: Annotated[
+        Literal["off", "warn", "strict"],
+        Meta(description="What to do with arguments that miss the schema of their job type."),
+    ] = "warn"
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

@@ -61,6 +61,10 @@ class OjsFace:
             _log.exception("%s %s failed (%s)", request.method, request.path, exchange.request_id)
             return exchange.refuse(_FAULT)
 
+    def leave(self) -> None:
+        """Answer what comes, and say at ``/ready`` that no more should."""
+        self._desk.stopping = True
+
     def socket(self, request: Request) -> Serve | None:
         """Events as they come, at ``/ojs/v1/ws``, for who may look."""
         role = self._tokens.role_of(request.header("authorization"))

@@ -21,7 +21,7 @@ from penstock.protocols.ojs.http.routes.schemas import SCHEMAS
 from penstock.protocols.ojs.http.routes.service import SERVICE
 from penstock.protocols.ojs.http.routes.workers import WORKERS
 from penstock.protocols.ojs.http.routes.workflows import WORKFLOWS
-from penstock.protocols.ojs.schemas import SchemaRegistry
+from penstock.protocols.ojs.schemas import Checking, SchemaRegistry
 from penstock.web.auth import Tokens
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ TABLES: Final = (
 
 
 @asynccontextmanager
-async def open_face(engine: Engine, tokens: Tokens | None = None) -> AsyncIterator[OjsFace]:
+async def open_face(
+    engine: Engine, tokens: Tokens | None = None, *, checking: Checking = "warn"
+) -> AsyncIterator[OjsFace]:
     """The face of ``engine``, for as long as the block runs."""
     shared = engine.shared
     async with SchemaRegistry(shared.room.schemas, shared.clock) as schemas:
         document = openapi(TABLES, version("penstock"))
-        desk = Desk(engine, schemas, tokens or Tokens(), openapi=document)
+        desk = Desk(engine, schemas, tokens or Tokens(), checking, openapi=document)
         yield OjsFace(desk, TABLES)
