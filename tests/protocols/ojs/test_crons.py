@@ -40,11 +40,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def pair(fresh_nats: EmbeddedNats, clock: Clock) -> Any:
+async def pair(ojs_nats: EmbeddedNats, clock: Clock) -> Any:
     """Two engines whose crons fire only when told to."""
     engines, links = [], []
     for name in ("a", "b"):
-        link = await Link.open(NatsOptions.from_url(fresh_nats.url))
+        link = await Link.open(NatsOptions.from_url(ojs_nats.url))
         links.append(link)
         engines.append(
             await Engine.open(

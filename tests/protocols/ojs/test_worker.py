@@ -46,10 +46,10 @@ async def wrong() -> None:
 
 
 @pytest.fixture
-async def client(fresh_nats: EmbeddedNats) -> Any:
-    settings = Settings(nats=NatsSettings(url=fresh_nats.url))
+async def client(ojs_nats: EmbeddedNats) -> Any:
+    settings = Settings(nats=NatsSettings(url=ojs_nats.url))
     async with app.running(settings=settings, protocols=["ojs"]):
-        link = await Link.open(NatsOptions.from_url(fresh_nats.url))
+        link = await Link.open(NatsOptions.from_url(ojs_nats.url))
         async with await OjsClient.open(link) as opened:
             yield opened
         await link.close(drain=False)
@@ -106,7 +106,7 @@ async def test_many_jobs_in_one_go(client: OjsClient) -> None:
         await client.enqueue("Not A Type")
 
 
-async def test_an_operator_sees_and_acts(client: OjsClient, fresh_nats: EmbeddedNats) -> None:
+async def test_an_operator_sees_and_acts(client: OjsClient, ojs_nats: EmbeddedNats) -> None:
     from contextlib import AsyncExitStack
 
     from penstock.app import open_link
@@ -115,7 +115,7 @@ async def test_an_operator_sees_and_acts(client: OjsClient, fresh_nats: Embedded
     job = await client.enqueue("wrong", retry={"on_exhaustion": "dead_letter"})
     with pytest.raises(TaskFailed):
         await job.result(20)
-    settings = Settings(nats=NatsSettings(url=fresh_nats.url))
+    settings = Settings(nats=NatsSettings(url=ojs_nats.url))
     async with AsyncExitStack() as stack:
         admin = await open_admin(Hall(settings, stack, open_link))
         assert "default" in [queue.name for queue in await admin.queues()]
