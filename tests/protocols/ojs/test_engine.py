@@ -255,3 +255,25 @@ async def test_reset_forgets_everything_everywhere(open_engine: OpenEngine) -> N
     assert (await a.queue("default")).counts["available"] == 0
     await push(a, id=job_id)
     assert (await take(b)).id == job_id
+
+
+async def test_a_fetch_that_is_cancelled_leaves_no_job_behind(engine: Engine) -> None:
+    for _ in range(40):
+        await push(engine)
+    for n in range(20):
+        fetching = asyncio.ensure_future(fetch(engine, count=2))
+        for _ in range(n):
+            await asyncio.sleep(0)
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        if not fetching.cancelled():
+            await engine.give_back(fetching.result())
+    await until(lambda: engine.shared.books.index.counts("default")["available"] == 40)
+    assert len(await fetch(engine, count=99)) == 40
+
+
+async def test_waiting_fetches_end_when_the_engine_is_closed(engine: Engine) -> None:
+    waiting = asyncio.ensure_future(fetch(engine, wait_ms=60_000))
+    await asyncio.sleep(0)
+    await engine.close()
+    assert await asyncio.wait_for(waiting, 30) == []

@@ -253,16 +253,24 @@ class Engine:
 
     # Workers --------------------------------------------------------------------------------
 
-    async def fetch(self, asked: FetchRequest, *, tenant: str = "") -> list[Record]:
+    async def fetch(
+        self,
+        asked: FetchRequest,
+        *,
+        tenant: str = "",
+        until: Callable[[], bool] = lambda: False,
+    ) -> list[Record]:
         """Claim up to ``count`` jobs; the queues are drained from left to right. A worker that
-        drains, or was told to be quiet, gets none. ``record.held.fence`` proves the hold."""
+        drains, or was told to be quiet, gets none. ``record.held.fence`` proves the hold. When a
+        fetch is cancelled, what it has claimed is given back; one that waits ends early when
+        the queue's bell rings and ``until`` says so."""
         if asked.worker and self.workers.takes_nothing(asked.worker):
             return []
-        return await self.handing.fetch(asked, tenant)
+        return await self.handing.fetch(asked, tenant, until)
 
     async def give_back(self, records: Sequence[Record]) -> None:
         """The client went away before it heard of these jobs: available again, at no cost."""
-        await asyncio.gather(*(self._give_back(record) for record in records))
+        await self.handing.give_back(records)
 
     async def ack(self, asked: AckRequest) -> Record | Refusal:
         """The handler succeeded."""
@@ -462,16 +470,6 @@ class Engine:
 
     def _wake_up_of(self, job_id: str) -> str:
         return "" if self.services is None else self.services.wake_ups.subject_of(job_id)
-
-    async def _give_back(self, record: Record) -> None:
-        fence = record.held.fence if record.held is not None else ""
-        shared = self.shared
-
-        def decide(now: Record) -> Record | Refusal:
-            no = rules.not_held(now, "give back", Holding(fence=fence))
-            return no or rules.give_back(now, shared.clock(), shared.dice)
-
-        await shared.books.store.change(record.id, decide)
 
     def _ring(self, job_id: str, entry: Entry | None, record: Record | None) -> None:  # noqa: ARG002
         if entry is None:

@@ -8,21 +8,23 @@ Each job is claimed by a compare-and-set of its own: of two who want it, one get
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
+from penstock.core.errors import PenstockError
 from penstock.protocols.ojs import rules
 from penstock.protocols.ojs.entry import Entry
 from penstock.protocols.ojs.instants import in_ms, of_ms
 from penstock.protocols.ojs.queues import QueueConfig
 from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.refusal import Refusal, wrong_state
-from penstock.protocols.ojs.requests import FetchRequest
+from penstock.protocols.ojs.requests import FetchRequest, Holding
 from penstock.protocols.ojs.shared import Shared
 from penstock.protocols.ojs.slots import Granted, policy_of_queue, queue_key
 from penstock.protocols.ojs.store import Found
@@ -76,24 +78,33 @@ class Handing:
         self._clock = shared.clock
         self._dice = shared.dice
         self._wake_up_of = wake_up_of
+        self._errands: set[asyncio.Task[None]] = set()
         self.pick: Picker = self.pick_here
         self.stopped = False
 
-    async def fetch(self, asked: FetchRequest, tenant: str = "") -> list[Record]:
-        """Up to ``count`` jobs, claimed for the caller; waits up to ``wait_ms`` for the first."""
+    async def fetch(
+        self, asked: FetchRequest, tenant: str = "", until: Callable[[], bool] = lambda: False
+    ) -> list[Record]:
+        """Up to ``count`` jobs, claimed for the caller; waits up to ``wait_ms`` for the first.
+
+        A waiting fetch ends early when a bell rings and ``until`` says so. When it is cancelled,
+        what was being claimed for it is given back.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + asked.wait_ms / 1000
         with self._bells.open(asked.queues) as ear:
             while True:
                 turn = _Round(asked, tenant)
-                await self._go_round(turn)
+                await self._whole_round(turn)
                 left = end - loop.time()
-                if turn.got or left <= 0 or self.stopped:
+                if turn.got or left <= 0 or self.stopped or until():
                     return turn.got
                 pause = min(left, _LOOK_AGAIN)
                 if turn.again_ms:
                     pause = min(pause, (turn.again_ms - in_ms(self._clock())) / 1000)
                 await ear.wait(max(pause, 0.005))
+                if until():
+                    return []
 
     async def pick_here(self, wanted: Pick) -> list[str]:
         """The next jobs of a queue as this instance knows it; they are not offered to others
@@ -113,7 +124,38 @@ class Handing:
         chosen = self._books.index.reserve(wanted.queue, wanted.most, None if plain else admits)
         return [entry.id for entry in chosen]
 
+    async def give_back(self, records: Sequence[Record]) -> None:
+        """Nobody will run these: available again, at no cost, if they are still held so."""
+        await asyncio.gather(*(self._give_back(record) for record in records))
+
     # Inside -------------------------------------------------------------------------------
+
+    async def _whole_round(self, turn: _Round) -> None:
+        """One round that is not broken off between a claim and its answer."""
+        going = asyncio.get_running_loop().create_task(self._go_round(turn), name="ojs:fetch")
+        try:
+            await asyncio.shield(going)
+        except asyncio.CancelledError:
+            errand = asyncio.get_running_loop().create_task(self._undo(going, turn))
+            self._errands.add(errand)
+            errand.add_done_callback(self._errands.discard)
+            raise
+
+    async def _undo(self, going: asyncio.Task[None], turn: _Round) -> None:
+        """The caller of a fetch went away: let its round end, and give back what it brought."""
+        with contextlib.suppress(PenstockError):
+            await going
+        with contextlib.suppress(PenstockError):
+            await self.give_back(turn.got)
+
+    async def _give_back(self, record: Record) -> None:
+        fence = record.held.fence if record.held is not None else ""
+
+        def decide(now: Record) -> Record | Refusal:
+            no = rules.not_held(now, "give back", Holding(fence=fence))
+            return no or rules.give_back(now, self._clock(), self._dice)
+
+        await self._books.store.change(record.id, decide)
 
     async def _go_round(self, turn: _Round) -> None:
         for queue in turn.asked.queues:

@@ -28,7 +28,6 @@ from penstock.core.task import Task
 from penstock.protocols.ojs.engine import Engine
 from penstock.protocols.ojs.job import Job
 from penstock.protocols.ojs.names import DEFAULT_QUEUE
-from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.requests import BeatRequest, FetchRequest
 
 __all__ = ["FACILITIES", "Presence", "QueueSource", "queue_of", "sources_of"]
@@ -71,13 +70,8 @@ class QueueSource:
             beats=True,
             types=tuple(self._tasks),
         )
-        fetching = asyncio.ensure_future(self._engine.fetch(asked))
         try:
-            records = await asyncio.shield(fetching)
-        except asyncio.CancelledError:
-            fetching.add_done_callback(self._give_back)
-            fetching.cancel()
-            raise
+            records = await self._engine.fetch(asked, until=lambda: self._stopped)
         except PenstockError as error:
             raise SourceLost(error.message) from error
         if points.armed and records:
@@ -90,16 +84,6 @@ class QueueSource:
     async def stop(self) -> None:
         self._stopped = True
         self._engine.shared.bells.ring(self.queue)
-
-    def _give_back(self, fetching: asyncio.Future[list[Record]]) -> None:
-        """A take was broken off after jobs had been claimed for it."""
-        if not fetching.cancelled() and fetching.exception() is None and fetching.result():
-            task = asyncio.ensure_future(self._engine.give_back(fetching.result()))
-            _errands.add(task)
-            task.add_done_callback(_errands.discard)
-
-
-_errands: set[asyncio.Future[None]] = set()
 
 
 class Presence:
