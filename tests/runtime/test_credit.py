@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.runtime.credit import Credit, Grant, Seat
+from penstock.runtime.credit import Credit, Grant, Pool, Seat
 
 LONG = timedelta(seconds=5)
 
@@ -58,6 +58,24 @@ async def test_a_seat_with_a_cap_gets_no_more_than_that() -> None:
     credit = Credit(10)
 
     assert await granted(credit, credit.seat(2)) == [Grant(2, LONG)]
+
+
+async def test_seats_may_share_a_pool_that_is_smaller_than_the_slots() -> None:
+    credit, pool = Credit(10), Pool(3)
+    ann, bob, free = credit.seat(None, pool), credit.seat(2, pool), credit.seat()
+    for seat in (ann, bob, free):
+        seat.want = 100
+
+    first, second, third = await granted(credit, ann, bob, free)
+
+    assert first == Grant(3, first.wait if first else LONG)
+    assert second is None
+    assert third is not None
+    credit.took(ann, 3, 1)
+    assert pool.held == 1
+    (then,) = await granted(credit, bob)
+    assert then is not None
+    assert then.count == 2
 
 
 async def test_an_idle_source_holds_one_credit_and_a_busy_one_gets_a_share() -> None:

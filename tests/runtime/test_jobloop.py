@@ -265,6 +265,55 @@ async def test_a_task_with_a_limit_of_its_own_takes_no_more_than_that() -> None:
         assert max(wire.asked) <= 2
 
 
+async def test_no_more_is_taken_for_threads_or_processes_than_there_are() -> None:
+    cue = Cue()
+
+    def first() -> None:
+        cue.here()
+
+    def second() -> None:
+        cue.here()
+
+    async def third() -> None: ...
+
+    wires = {name: ScriptedWire(name) for name in ("first", "second", "third")}
+    ids = {name: [await wire.enqueue({}) for _ in range(5)] for name, wire in wires.items()}
+    sources = [ScriptedSource(wire) for wire in wires.values()]
+    shop = a_shop(first, second, third, threads=2)
+    async with looping(wires["first"], shop=shop, sources=list(sources)) as loop:
+        await wires["third"].over(*ids["third"])  # those on the loop need no thread
+        await cue.is_reached(2)
+        held = sum(w.delivery for n in ("first", "second") for w in wires[n].works.values())
+        assert held == 2
+        cue.go()
+        for name, wire in wires.items():
+            await wire.over(*ids[name])
+        await eventually(lambda: not loop.running)
+
+
+async def test_time_that_is_spent_waiting_for_a_thread_does_not_count() -> None:
+    cue, wire = Cue(), ScriptedWire(beat_s=0.05)
+
+    def slow() -> None:
+        cue.here()
+
+    def brief() -> str:
+        return "in time"
+
+    declared = [slow, task(brief, timeout=0.1)]
+    async with looping(wire, shop=a_shop(*declared, threads=1)) as loop:
+        blocking = await wire.enqueue({}, task="slow")
+        await cue.is_reached()
+        waiting = await wire.enqueue({}, task="brief")
+        await eventually(lambda: loop.running == 2)
+        beats = wire.calls["renew"]
+        await eventually(lambda: wire.calls["renew"] >= beats + 10)  # its lease is kept meanwhile
+        cue.go()
+        await wire.over(blocking, waiting)
+
+    assert wire.outcomes(waiting) == ["Done"]
+
+
 async def test_on_a_source_of_many_tasks_a_limited_one_waits_in_hand_and_others_run() -> None:
     cue, wire = Cue(), ScriptedWire(beat_s=0.02)
     most = now = 0

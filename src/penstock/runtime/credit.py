@@ -7,6 +7,8 @@ than it was granted, and hands the unused part back; a running job holds one. Th
 - Among several, one that just had work (*warm*) gets a fair share and waits briefly; one
   that had none (*cold*) waits long, but holds a single credit. So an idle queue never
   starves a busy one.
+- Seats may share a `Pool` of their own, such as the few processes of ``cpu=True`` handlers: what
+  could only wait for one of those is not taken either.
 - When slots are scarce, cold sources take turns with short polls, so that each is looked at
   about twice a second; while warm ones are in line, cold ones only glance, ten times a second.
 
@@ -24,7 +26,7 @@ from math import inf
 
 from penstock.runtime.ticker import stopwatch
 
-__all__ = ["Credit", "Grant", "Seat"]
+__all__ = ["Credit", "Grant", "Pool", "Seat"]
 
 _WARM_WAIT = timedelta(milliseconds=100)
 _GLANCE = timedelta(milliseconds=5)
@@ -41,13 +43,24 @@ class Grant:
     wait: timedelta
 
 
+class Pool:
+    """A limit that several seats share."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.held = 0
+
+
 class Seat:
     """One source's place at the table. ``cap``: how many of its jobs may run at once."""
 
-    __slots__ = ("cap", "glanced_at", "held", "polling", "waiter", "want")
+    __slots__ = ("cap", "glanced_at", "held", "polling", "pool", "waiter", "want")
 
-    def __init__(self, cap: float = inf) -> None:
+    def __init__(self, cap: float = inf, pool: Pool | None = None) -> None:
         self.cap = cap
+        self.pool = pool
         self.held = 0
         self.polling = 0
         self.want = 0  # 0: cold
@@ -56,7 +69,14 @@ class Seat:
 
     @property
     def room(self) -> float:
-        return self.cap - self.held
+        own = self.cap - self.held
+        return own if self.pool is None else min(own, self.pool.limit - self.pool.held)
+
+    def hold(self, count: int) -> None:
+        """Hold so many credits more, or fewer."""
+        self.held += count
+        if self.pool is not None:
+            self.pool.held += count
 
 
 class Credit:
@@ -77,8 +97,8 @@ class Credit:
         self._line: list[Seat] = []
         self._dealing = False
 
-    def seat(self, cap: int | None = None) -> Seat:
-        seat = Seat(inf if cap is None else cap)
+    def seat(self, cap: int | None = None, pool: Pool | None = None) -> Seat:
+        seat = Seat(inf if cap is None else cap, pool)
         self._seats.append(seat)
         return seat
 
@@ -104,7 +124,7 @@ class Credit:
         """A take ended with ``got`` deliveries; each of them holds one credit from now on."""
         unused = granted - got
         self.free += unused
-        seat.held -= unused
+        seat.hold(-unused)
         seat.polling -= granted
         seat.want = 4 * got + 1 if got else 0
         if unused and self._line:
@@ -113,7 +133,7 @@ class Credit:
     def release(self, seat: Seat) -> None:
         """A job ended."""
         self.free += 1
-        seat.held -= 1
+        seat.hold(-1)
         if self._line and not self._dealing:
             self._deal_soon()
 
@@ -165,7 +185,7 @@ class Credit:
 
     def _give(self, seat: Seat, offer: Grant) -> None:
         self.free -= offer.count
-        seat.held += offer.count
+        seat.hold(offer.count)
         seat.polling += offer.count
         if seat.waiter is not None and not seat.waiter.done():
             seat.waiter.set_result(offer)

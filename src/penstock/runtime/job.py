@@ -97,6 +97,12 @@ class Job(Run):
         self.due = self.next_due()
         self.shop.ticker.moved(self)
 
+    def in_line(self) -> None:
+        """Stored work has time: what it waits for a free thread does not count."""
+        if self.call is not None and self.verdict is None:
+            self.wait()
+            self.call.on_start = self.go
+
     def next_due(self) -> float:
         return min(super().next_due(), self.beat_at)
 

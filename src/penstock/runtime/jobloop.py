@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
 from penstock.core.delivery import Delivery, Gone, Settlement, Source, Unknown
 from penstock.core.errors import UnknownName
 from penstock.core.outcome import Failed, Interrupted, Lost, Outcome, outcome_of_error
+from penstock.core.task import RunsIn
 from penstock.runtime.caps import Caps
-from penstock.runtime.credit import Credit
+from penstock.runtime.credit import Credit, Pool
 from penstock.runtime.job import Job
 from penstock.runtime.pull import Desk, Pulls
 from penstock.runtime.quiet import Quiet
@@ -48,8 +49,9 @@ class JobLoop:
     ) -> None:
         self._shop = shop
         self._credit = Credit(slots, idle_wait=idle_wait, clock=shop.clock)
-        self._caps = Caps({n: t.concurrency for n, t in shop.tasks.items() if t.concurrency})
-        self.desks = [Desk(s, self._credit.seat(self._cap_of(s))) for s in sources]
+        self._caps = Caps(dict(self._limits(slots)))
+        self._pools = dict(self._scarce(slots))
+        self.desks = [self._desk(source) for source in sources]
         self._pulls = Pulls(self.desks, self._credit, self._accept, shop.clock)
         self._on_ended = on_ended
         self._jobs: set[Job] = set()
@@ -104,10 +106,28 @@ class JobLoop:
             task.cancel()
         await asyncio.wait(left, timeout=1.0)
 
-    def _cap_of(self, source: Source) -> int | None:
-        """The limit of the source's one task; enforced by its credit, not in hand."""
+    def _scarce(self, slots: int) -> Iterator[tuple[RunsIn, Pool]]:
+        """Where fewer handlers may run at once than there are slots."""
+        for runs_in in RunsIn:
+            room = self._shop.offload.room(runs_in)
+            if room is not None and room < slots:
+                yield runs_in, Pool(room)
+
+    def _limits(self, slots: int) -> Iterator[tuple[str, int]]:
+        """How many of a task may run at once, where that is fewer than there are slots."""
+        for name, task in self._shop.tasks.items():
+            room = self._shop.offload.room(task.runs_in)
+            limit = min(slots, task.concurrency or slots, slots if room is None else room)
+            if limit < slots:
+                yield name, limit
+
+    def _desk(self, source: Source) -> Desk:
+        """A source of one task has its limits in its seat, and takes no more; others see `Caps`."""
         task = self._shop.tasks.get(source.task) if source.task else None
-        return task.concurrency if task is not None else None
+        if task is None:
+            return Desk(source, self._credit.seat())
+        pool = self._pools.get(task.runs_in)
+        return Desk(source, self._credit.seat(task.concurrency, pool))
 
     # Jobs ---------------------------------------------------------------------------------
 

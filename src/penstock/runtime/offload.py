@@ -24,6 +24,11 @@ class Offload:
     def __init__(self, threads: int, processes: int) -> None:
         self._threads = Threads(threads)
         self._processes = Processes(processes)
+        self._room = {RunsIn.THREAD: threads, RunsIn.PROCESS: processes}
+
+    def room(self, runs_in: RunsIn) -> int | None:
+        """How many handlers may run there at once; ``None``: as many as like."""
+        return self._room.get(runs_in)
 
     def call(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], back: Backchannel

@@ -83,6 +83,9 @@ class Run:
             self.deadline = min(self.deadline, now + left)
         self.due = self.deadline
 
+    def in_line(self) -> None:
+        """Its handler waits for a free thread. Whoever asked a question waits just as long."""
+
     # What a context asks (`Backchannel`) ------------------------------------------------
 
     @property
@@ -208,6 +211,8 @@ async def _said(run: Run) -> Outcome:
     else:
         back = Crossing(run, asyncio.get_running_loop())
         call = run.call = run.shop.offload.call(plan, args, kwargs, back)
+        if call.queued:
+            run.in_line()
         said = await call.wait()
         outcome = said if plan.runs_in is RunsIn.PROCESS else outcome_of_value(said)
     if type(outcome) is Done:

@@ -23,9 +23,22 @@ _SAVE_WITHIN_S = 60.0
 
 
 class ThreadCall:
-    """One function on its way through a thread. ``ended`` once no thread runs it any more."""
+    """One function on its way through a thread. ``ended`` once no thread runs it any more.
 
-    __slots__ = ("_context", "_loop", "_waiter", "_work", "abandoned", "ended", "on_end")
+    ``queued``: no thread was free for it when it was entered; then `on_start` tells when one is.
+    """
+
+    __slots__ = (
+        "_context",
+        "_loop",
+        "_waiter",
+        "_work",
+        "abandoned",
+        "ended",
+        "on_end",
+        "on_start",
+        "queued",
+    )
 
     def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self._work = work
@@ -33,7 +46,9 @@ class ThreadCall:
         self._waiter: asyncio.Future[Any] = loop.create_future()
         self._context = contextvars.copy_context()
         self.abandoned = False
+        self.queued = False
         self.ended = False
+        self.on_start: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
 
     async def wait(self) -> Any:
@@ -49,6 +64,8 @@ class ThreadCall:
         error: BaseException | None = None
         if not self.abandoned:
             try:
+                if self.queued:
+                    self._loop.call_soon_threadsafe(self._begin)
                 value = self._context.run(self._work)
             except BaseException as raised:  # noqa: BLE001 - carried over to the waiting run
                 error = raised
@@ -56,6 +73,10 @@ class ThreadCall:
             self._loop.call_soon_threadsafe(self._finish, value, error)
         except RuntimeError:
             return  # the loop is closed: nobody waits
+
+    def _begin(self) -> None:
+        if self.on_start is not None and not self.abandoned:
+            self.on_start()
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self.ended = True
@@ -88,10 +109,11 @@ class Threads:
 
     def enter(self, call: ThreadCall) -> None:
         """Put a call in line for the next free thread."""
-        self._queue.put(call)
         with self._lock:
-            needed = self._queue.qsize() > self._idle and len(self._threads) < self._size
-        if needed:
+            busy, full = self._queue.qsize() >= self._idle, len(self._threads) >= self._size
+            call.queued = busy and full
+            self._queue.put(call)
+        if busy and not full:
             name = f"{self._name}-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._threads.append(thread)

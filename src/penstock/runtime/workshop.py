@@ -60,9 +60,14 @@ def _never(*_: Any) -> Any:
 
 
 class Call(Protocol):
-    """A handler that runs outside the loop, in a thread or another process."""
+    """A handler that runs outside the loop, in a thread or another process.
 
+    ``on_start`` is called only where it had to wait for a free thread (``queued``).
+    """
+
+    queued: bool
     ended: bool
+    on_start: Callable[[], None] | None
     on_end: Callable[[], None] | None
 
     async def wait(self) -> Any:
@@ -75,6 +80,10 @@ class Call(Protocol):
 
 
 class Offloader(Protocol):
+    def room(self, runs_in: RunsIn) -> int | None:
+        """How many handlers may run there at once; ``None``: as many as like."""
+        ...
+
     def call(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], back: Backchannel
     ) -> Call:
