@@ -21,6 +21,7 @@ __all__ = [
     "pid",
     "refuse",
     "save",
+    "save_when_told",
     "spin_forever",
     "square",
 ]
@@ -86,3 +87,11 @@ def heed(ctx: Context, gate: str, go: str = "") -> str:
             return "finished"
         time.sleep(0.01)
     return "stopped in time"
+
+
+def save_when_told(ctx: Context, gate: str) -> None:
+    Path(gate).touch()
+    while not ctx.lost:
+        time.sleep(0.005)
+    ctx.checkpoint({"page": 7})
+    ctx.raise_if_lost()

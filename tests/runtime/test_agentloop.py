@@ -156,6 +156,23 @@ async def test_settling_that_is_not_confirmed_does_not_stop_the_lane(answer: Any
     assert len(wire.works[ids[0]].settled_as) == 1
 
 
+async def test_settling_that_never_ends_is_given_up_and_the_lane_goes_on() -> None:
+    wire, ledger = ScriptedWire("act"), Ledger()
+    never = asyncio.Event()
+    called = wire.called
+
+    async def stuck_once(call: str) -> Any:
+        if call == "settle" and not wire.calls["settle"]:
+            wire.calls["settle"] += 1
+            await never.wait()
+        return await called(call)
+
+    wire.called = stuck_once  # type: ignore[method-assign]
+    ids = await send(wire, 3)
+    async with agents(wire, ledger, batch=1, shop=a_shop(settle_within_s=0.05)):
+        await wire.over(*ids[1:])
+
+
 async def test_what_waits_in_a_lane_keeps_its_lease_and_what_was_lost_is_not_committed() -> None:
     wire, ledger = ScriptedWire("act", beat_s=0.02), Ledger()
     ledger.gate.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock import Context
+from penstock.core.context import LeaseLost
 from penstock.core.delivery import CancelAsked
 from penstock.core.events import EventKind
 from penstock.core.outcome import After, Done, Failed, Outcome, Word
@@ -143,6 +146,47 @@ async def test_a_checkpoint_from_the_child_is_kept_when_the_call_returns() -> No
     kept = wire.works[work_id].checkpoint
     assert kept is not None
     assert kept.value == 41
+
+
+@pytest.mark.parametrize("kind", ["loop", "thread", "process"])
+async def test_a_handler_that_a_drain_stops_may_still_save_where_it_is(
+    kind: str, tmp_path: Path
+) -> None:
+    inside = tmp_path / "inside"
+
+    async def in_loop(ctx: Context, gate: str) -> None:
+        open(gate, "w").close()  # noqa: ASYNC230, PTH123
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await ctx.checkpoint({"page": 7})
+
+    made = {
+        "loop": task(in_loop, name="pages"),
+        "thread": task(handlers.save_when_told, name="pages"),
+        "process": task(handlers.save_when_told, name="pages", cpu=True),
+    }
+    wire = ScriptedWire("pages")
+    async with looping(wire, made[kind]) as loop:
+        work_id = await wire.enqueue({"gate": str(inside)})
+        await eventually(inside.exists)
+        await loop.stop(timedelta(0))
+
+    kept = wire.works[work_id].checkpoint
+    assert kept is not None
+    assert kept.value == {"page": 7}
+    assert wire.outcomes(work_id) == ["Interrupted"]
+    assert wire.works[work_id].attempt == 1
+
+
+async def test_a_checkpoint_that_is_refused_is_a_lost_lease_in_the_child_too() -> None:
+    wire = ScriptedWire("save", max_attempts=1)
+    wire.script("save", LeaseLost("another worker has it"))
+    async with looping(wire, task(handlers.save, cpu=True)):
+        work_id = await wire.enqueue({"value": 1})
+        await wire.settled(work_id)
+
+    assert wire.outcomes(work_id) == ["Lost"]
 
 
 async def test_a_cancelled_handler_is_killed_with_its_child() -> None:

@@ -30,7 +30,7 @@ from penstock.core.outcome import (
     Word,
 )
 from penstock.runtime.observe.logs import set_up_logs
-from penstock.runtime.observe.metrics import BUCKETS_S, Metrics
+from penstock.runtime.observe.metrics import BUCKETS_S, OTHER, Metrics
 from penstock.runtime.observe.traces import Tracer, traceparent
 from penstock.runtime.report import Report, kind_of
 from tests.runtime.scripted import ScriptedWire
@@ -172,6 +172,16 @@ def test_metrics_count_runs_and_spread_their_times() -> None:
     assert f'penstock_run_seconds_bucket{{le="+Inf",{labels}}} 4.0' in text
     assert "penstock_slots_free 7.0" in text
     assert list(BUCKETS_S) == sorted(BUCKETS_S)
+
+
+def test_names_from_the_wire_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.observe.metrics._MAX_SERIES", 10)
+    metrics = Metrics()
+    for n in range(1000):
+        metrics.ran("ojs", f"unknown-{n}", "failed", 0.1)
+
+    assert len(metrics.counts()) == 11
+    assert metrics.counts()["ojs", OTHER, "failed"] == 990
 
 
 def test_metrics_join_a_registry_of_ones_own() -> None:

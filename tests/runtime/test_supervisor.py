@@ -153,6 +153,17 @@ def test_a_child_that_keeps_crashing_is_told_as_such() -> None:
         assert program.ended() == 0
 
 
+def test_a_process_that_cannot_be_started_does_not_end_the_others() -> None:
+    missing = SUPERVISOR.replace('[sys.executable, "-c", child]', '["/no/such/program"]')
+    with running(missing, "2", "") as program:
+        program.wait_for("worker process 1 cannot be started")
+        program.wait_for("worker process 2 ended with code 1; starting another")
+
+        program.send(signal.SIGTERM)
+
+        assert program.ended() == 0
+
+
 def test_children_drain_when_the_supervisor_is_killed() -> None:
     with running(SUPERVISOR, "2", WORKER) as program:
         pids = [pid_in(program.wait_for("child")) for _ in range(2)]

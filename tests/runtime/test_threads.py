@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from penstock import Context
+from penstock.core.context import LeaseLost
 from penstock.core.events import EventKind
 from penstock.runtime.threads import Threads
 from tests.runtime.programs import running
 from tests.runtime.scripted import ScriptedWire
-from tests.runtime.stage import Cue, Recorder, eventually, looping
+from tests.runtime.stage import Cue, Recorder, eventually, looping, task
 
 
 async def test_values_and_exceptions_come_back_to_the_loop() -> None:
@@ -118,6 +119,27 @@ async def test_a_checkpoint_that_fails_raises_where_the_handler_is() -> None:
         await wire.over(work_id)
 
     assert wire.works[work_id].settled_as[0].value == "storage is full"  # type: ignore[union-attr]
+
+
+async def test_a_thread_that_was_given_up_can_save_nothing_any_more() -> None:
+    wire, gate, refused = ScriptedWire("late", max_attempts=1), threading.Event(), []
+
+    def late(ctx: Context) -> None:
+        gate.wait(30)
+        try:
+            ctx.checkpoint("of a run that is over")
+        except LeaseLost as error:
+            refused.append(str(error))
+
+    async with looping(wire, task(late, timeout=0.05)) as loop:
+        work_id = await wire.enqueue({})
+        await wire.over(work_id)
+        await eventually(lambda: loop.zombies)
+        gate.set()
+        await eventually(lambda: not loop.zombies)
+
+    assert wire.works[work_id].checkpoint is None
+    assert "this run is over" in refused[0]
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_program_alive() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -149,6 +153,55 @@ async def test_what_is_no_task_is_told_by_its_place(caplog: pytest.LogCaptureFix
 
     assert "something that is not a task" in caplog.text
     assert "test_watchdog.py:" in caplog.text
+
+
+async def waits_for_a_program() -> None:
+    subprocess.run(["sleep", "0.6"], capture_output=True, check=True)  # noqa: ASYNC221
+
+
+async def test_a_handler_that_waits_for_another_program_blocks_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = task(waits_for_a_program)
+    watch = BlockWatch(0.1, [handler])
+    watch.start()
+    await asyncio.sleep(0)
+    await waits_for_a_program()
+    await eventually(lambda: watch.blocks)
+    watch.stop()
+
+    assert "task 'waits_for_a_program'" in caplog.text
+
+
+def selects(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_filename == selectors.__file__
+
+
+async def test_a_process_that_gets_no_processor_blames_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The loop does not turn, but it is in its own select: it was not given the time to."""
+    watch = BlockWatch(0.01)
+    frames: dict[int, Any] = {}
+
+    def loop_in_select() -> None:
+        loop = asyncio.new_event_loop()
+        frames[threading.get_ident()] = loop
+        loop.run_forever()
+        loop.close()
+
+    thread = threading.Thread(target=loop_in_select)
+    thread.start()
+    await eventually(lambda: frames)
+    ((watch._watched, loop),) = frames.items()
+    await eventually(lambda: selects(watch._watched))
+    watch._tell()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+    assert watch.blocks == 0
+    assert caplog.text == ""
 
 
 async def test_a_loop_that_turns_is_not_told() -> None:

@@ -150,7 +150,10 @@ class AgentLoop:
             job.begin_settling(now)
             settlement: Settlement
             try:
-                settlement = await job.delivery.settle(outcome)
+                async with asyncio.timeout(self._shop.settle_within_s):
+                    settlement = await job.delivery.settle(outcome)
+            except TimeoutError:
+                settlement = Unknown("settling took too long")
             except Exception as error:  # noqa: BLE001 - an adapter that raises has not answered
                 settlement = Unknown(str(error))
             if isinstance(settlement, (Gone, Unknown)):

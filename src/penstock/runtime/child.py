@@ -57,9 +57,10 @@ class Stop(Struct):
 
 
 class Kept(Struct):
-    """Parent to child: the checkpoint was kept, or why not."""
+    """Parent to child: the checkpoint was kept, or why not; ``lost``: and never will be."""
 
     error: str = ""
+    lost: bool = False
 
 
 class Note(Struct):
@@ -95,12 +96,10 @@ class _Channel:
         self.send(Note(progress))
 
     def save(self, value: Any) -> Awaitable[None]:
-        if self.stopped:
-            raise LeaseLost(self.stopped)
         self.send(Save(value))
         kept = self.kept.get()
         if kept.error:
-            raise RuntimeError(kept.error)
+            raise LeaseLost(kept.error) if kept.lost else RuntimeError(kept.error)
         return _Nothing()
 
 

@@ -164,8 +164,10 @@ class Job(Run):
     async def save(self, value: Any) -> None:
         if self.verdict is None and self.lapsed(self.shop.clock()):  # this process was frozen
             self._lose("the lease ran out")
-        if self.verdict is not None and isinstance(self.verdict, (Lost, Cancelled)):
+        if isinstance(self.verdict, (Lost, Cancelled)):
             raise LeaseLost(self.stopped)
+        if self.settling:  # a thread that was given up: the next attempt may be under way
+            raise LeaseLost(f"this run is over: {self.stopped}")
         try:
             await self.delivery.save(value)
         except LeaseLost as error:

@@ -104,7 +104,8 @@ class JobLoop:
         _log.warning("%d jobs could not be given back in time", len(left))
         for task in left:
             task.cancel()
-        await asyncio.wait(left, timeout=1.0)
+        if left:
+            await asyncio.wait(left, timeout=1.0)
 
     def _scarce(self, slots: int) -> Iterator[tuple[RunsIn, Pool]]:
         """Where fewer handlers may run at once than there are slots."""

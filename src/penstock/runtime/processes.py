@@ -22,12 +22,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.context import Backchannel, Context
+from penstock.core.context import Backchannel, Context, LeaseLost
 from penstock.core.errors import PenstockError
 from penstock.core.invocation import Invocation
 from penstock.core.outcome import Outcome
@@ -37,6 +38,7 @@ from penstock.runtime.threads import ThreadCall, Threads
 __all__ = ["ProcessCall", "ProcessDied", "Processes"]
 
 _LOOK_S = 0.25  # how soon a handler in a child hears that it should stop
+_GONE_WITHIN_S = 2.0
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; from penstock.runtime.child import main; "
     "main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -74,7 +76,8 @@ class _Child:
     def end(self) -> None:
         """Kill it, and leave no zombie."""
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: leave it to that
+            self._process.wait(_GONE_WITHIN_S)
 
     def run(self, work: Work, back: Backchannel) -> Outcome:
         """Have ``work`` done. Raises `ProcessDied` when the child ends before that."""
@@ -209,6 +212,8 @@ class Processes:
 def _keep(back: Backchannel, value: Any) -> Kept:
     try:
         back.save(value)
+    except LeaseLost as error:
+        return Kept(str(error), lost=True)
     except Exception as error:  # noqa: BLE001 - raised again where the handler is
         return Kept(f"{type(error).__name__}: {error}")
     return Kept()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 from penstock.core.delivery import Request, RequestSource
 from penstock.core.errors import UnknownName
@@ -49,6 +51,7 @@ class RequestLoop:
         self._shop = shop
         self._slots = slots
         self._taken = 0
+        self._taken_of: Counter[str] = Counter()
         self._on_ended = on_ended
         self._runs: set[Run] = set()
         self._started = False
@@ -111,6 +114,7 @@ class RequestLoop:
             return
         run = Run(invocation, plan, self._shop)
         self._taken += 1
+        self._taken_of[invocation.task] += 1
         self._runs.add(run)
         self._shop.ticker.add(run)
         self._shop.report.started(invocation)
@@ -122,8 +126,7 @@ class RequestLoop:
         limit = self._shop.tasks[name].concurrency
         if limit is None:
             return True
-        running = sum(1 for run in self._runs if run.invocation.task == name)
-        return running < limit
+        return self._taken_of[name] < limit
 
     def _refuse(self, request: Request, outcome: Outcome) -> None:
         self._answer(request, outcome)
@@ -145,17 +148,21 @@ class RequestLoop:
         shop.report.ended(run.invocation, outcome, None, shop.clock() - run.started_at)
         self._runs.discard(run)
         if run.call is None or run.call.ended:
-            self._taken -= 1
-        else:
+            self._release(run)
+        else:  # a thread cannot be killed: its place stays taken until it ends by itself
             self.zombies += 1
-            run.call.on_end = self._bury
+            run.call.on_end = partial(self._bury, run)
         if self._on_ended is not None:
             self._on_ended()
         self._quiet.look()
 
-    def _bury(self) -> None:
-        self.zombies -= 1
+    def _release(self, run: Run) -> None:
         self._taken -= 1
+        self._taken_of[run.invocation.task] -= 1
+
+    def _bury(self, run: Run) -> None:
+        self.zombies -= 1
+        self._release(run)
 
     def _answer(self, request: Request, outcome: Outcome) -> None:
         try:

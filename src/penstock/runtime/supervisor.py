@@ -159,7 +159,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             began = loop.time()
-            code = await self._live(place, lifeline)
+            try:
+                code = await self._live(place, lifeline)
+            except OSError as error:  # no memory, no process ids: the others go on
+                _log.error("worker process %d cannot be started: %s", place.number, error)
+                code = ExitCode.FAILED
             if self._stopping.is_set():
                 self._worst = self._worst or self._blame(code)
                 return

@@ -163,9 +163,12 @@ class Crossing:
             return  # the loop is closed, and progress is advisory
 
     def save(self, value: Any) -> Awaitable[None]:
-        """Blocks until it is kept; what is returned may be awaited, or not."""
-        if reason := self.stopped:
-            raise LeaseLost(reason)
+        """Blocks until it is kept; what is returned may be awaited, or not.
+
+        Also for a handler that was told to stop: what it saves is where the next one goes on.
+        """
+        if self._loop.is_closed():
+            raise LeaseLost("the worker has ended")
         kept = asyncio.run_coroutine_threadsafe(_save(self._back, value), self._loop)
         try:
             kept.result(_SAVE_WITHIN_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import selectors
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ __all__ = ["BlockWatch", "DeafWatch"]
 _log = logging.getLogger("penstock.watchdog")
 
 _ASK_WITHIN_S = 5.0
+_SELECT, _LOOP, _RUN = selectors.__file__, asyncio.base_events.__file__, asyncio.runners.__file__
 
 
 class DeafWatch:
@@ -109,7 +111,6 @@ class BlockWatch:
             except RuntimeError:
                 return  # the loop is closed
             if not self._answered.wait(self._after_s) and not self._end.is_set():
-                self.blocks += 1
                 self._tell()
                 while not self._answered.wait(1.0) and not self._end.is_set():
                     continue
@@ -117,6 +118,9 @@ class BlockWatch:
 
     def _tell(self) -> None:
         frame = sys._current_frames().get(self._watched)
+        if frame is None or _idle(frame):
+            return  # it waits for events, or for a processor: nobody is to blame
+        self.blocks += 1
         where, task = _place(frame, self._tasks)
         who = f"task {task!r}" if task else "something that is not a task"
         _log.warning(
@@ -130,15 +134,20 @@ class BlockWatch:
         )
 
 
-def _place(frame: FrameType | None, tasks: dict[CodeType, str]) -> tuple[str, str]:
+def _idle(innermost: FrameType) -> bool:
+    """Whether it is the event loop itself that waits; uvloop has no frames of its own."""
+    file = innermost.f_code.co_filename
+    caller = innermost.f_back.f_code.co_filename if innermost.f_back is not None else ""
+    return file == _RUN or (file == _SELECT and caller == _LOOP)
+
+
+def _place(innermost: FrameType, tasks: dict[CodeType, str]) -> tuple[str, str]:
     """Where the blocked thread is: inside a handler the line of the handler, else the innermost."""
-    innermost = frame
+    frame: FrameType | None = innermost
     while frame is not None:
         if frame.f_code in tasks:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}", tasks[frame.f_code]
         frame = frame.f_back
-    if innermost is None:
-        return "an unknown place", ""
     return f"{innermost.f_code.co_filename}:{innermost.f_lineno}", ""
 
 

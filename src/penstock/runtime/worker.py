@@ -271,7 +271,10 @@ class Worker:
     async def _drain(self, grace: timedelta) -> None:
         if self._jobs is not None and self._asks is not None:
             _log.info("the worker drains, %d in hand", self.running, extra=self._ids)
-            await asyncio.gather(self._jobs.stop(grace), self._asks.stop(grace))
+            ends = self._jobs.stop(grace), self._asks.stop(grace)
+            for fault in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(fault, BaseException):
+                    _log.error("a loop did not end cleanly", exc_info=fault, extra=self._ids)
             self._announce(EventKind.WORKER_STOPPED, self._why)
         if self._patrol is not None:
             self._patrol.cancel()

@@ -13,9 +13,12 @@ from typing import Any
 
 from penstock.core.errors import Problem
 
-__all__ = ["BUCKETS_S", "Metrics"]
+__all__ = ["BUCKETS_S", "OTHER", "Metrics"]
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+
+OTHER = "(other)"
+_MAX_SERIES = 2_000
 
 _Key = tuple[str, str, str]
 
@@ -40,13 +43,17 @@ class Metrics:
 
     def ran(self, protocol: str, task: str, kind: str, run_s: float) -> None:
         """Count one run that ended as ``kind``."""
-        key = (protocol, task, kind)
-        series = self._series.get(key)
+        series = self._series.get((protocol, task, kind))
         if series is None:
-            series = self._series[key] = _Series()
+            series = self._new_series(protocol, task, kind)
         series.count += 1
         series.total_s += run_s
         series.buckets[bisect_left(BUCKETS_S, run_s)] += 1
+
+    def _new_series(self, protocol: str, task: str, kind: str) -> _Series:
+        """Names of tasks come from the wire too: beyond a limit they share one series."""
+        name = task if len(self._series) < _MAX_SERIES else OTHER
+        return self._series.setdefault((protocol, name, kind), _Series())
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
         """Show ``read()`` as ``penstock_{name}`` whenever metrics are asked for."""
