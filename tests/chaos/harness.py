@@ -288,7 +288,9 @@ class Killer:
                 await eventually(over, within, what="the end of the work")
                 if program.running:
                     program.terminate()
-                    await program.wait(within)
+                    code = await program.wait(within)
+                    if code not in (0, -signal.SIGTERM):  # one too young to listen dies of it
+                        raise Unmet(f"it left with exit code {code}:\n{program.output[-2000:]}")
                     return
                 if await until():
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -11,7 +10,7 @@ from random import Random
 
 import penstock
 from penstock.protocols.natq.client import NotEnqueued
-from tests.chaos.harness import Unmet, eventually
+from tests.chaos.harness import Program, Unmet, eventually
 from tests.chaos.invariants import Ledger
 from tests.chaos.natq_stage import Load, NatqStage
 
@@ -76,8 +75,10 @@ class Flow:
 class Herd:
     """Workers that live for a moment each, until `until`; their deaths are as the dice say."""
 
-    def __init__(self, stage: NatqStage, dice: Random, *, longest_s: float = 4.0) -> None:
-        self._stage = stage
+    def __init__(
+        self, make: Callable[..., Program], dice: Random, *, longest_s: float = 4.0
+    ) -> None:
+        self._make = make
         self._dice = dice
         self._longest_s = longest_s
         self.deaths = 0
@@ -86,19 +87,16 @@ class Herd:
     async def until(self, end_at: float, env: Mapping[str, str], *, url: str = "") -> None:
         """Start one worker after another, killing most and draining some."""
         while time.monotonic() < end_at:
-            async with self._stage.worker(env, url=url) as worker:
+            async with self._make(env, url=url) as worker:
                 life = self._dice.uniform(0.3, self._longest_s)
                 try:
                     await worker.wait(min(life, max(0.0, end_at - time.monotonic())))
                 except Unmet:
                     if self._dice.random() < 0.25:
-                        await self._drained(worker.signal, worker.wait)
+                        worker.terminate()
+                        await worker.wait(60)
+                        self.drains += 1
                     else:
                         worker.kill()
                         await worker.wait()
                         self.deaths += 1
-
-    async def _drained(self, send: Callable[..., None], wait: Callable[..., object]) -> None:
-        send(signal.SIGTERM)
-        self.drains += 1
-        await wait(60)  # type: ignore[misc]

@@ -116,6 +116,16 @@ class OmniqStage:
 
         await eventually(over, within, what="the end of all jobs", every=0.05)
 
+    async def lengths(self, queue: str) -> int:
+        """How many jobs of a queue wait, run or are delayed."""
+        async with self._keys() as keys:
+            base = f"{{{queue}}}"
+            return int(
+                await keys.llen(f"{base}:wait")
+                + await keys.zcard(f"{base}:active")
+                + await keys.zcard(f"{base}:delayed")
+            )
+
     async def started(self, key: str, times: int, within: float = 60.0) -> None:
         """Wait until the handler of ``key`` has begun so often."""
 

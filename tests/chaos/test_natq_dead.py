@@ -17,8 +17,7 @@ from tests.chaos.points import KillPoint
 from tests.chaos.scenario import Scenario, run_scenario
 
 BURIALS = [
-    KillPoint("natq.read"),  # its record was read: the attempts are used up
-    KillPoint("natq.begun"),
+    KillPoint("natq.begun"),  # its record was read: the attempts are used up
     KillPoint("natq.buried"),  # the copy is kept, the record still says 100
     KillPoint("natq.finished"),  # the record is final, the message not terminated
 ]

@@ -65,7 +65,7 @@ def mix(dice: Random, without: tuple[str, ...] = ()) -> Iterator[Load]:
 async def test_minutes_of_random_worker_deaths_lose_nothing(natq: NatqStage) -> None:
     ledger, dice = Ledger(), Random(SEED)
     flow = Flow(natq, ledger, lambda: mix(dice), pause_s=0.005)
-    herd = Herd(natq, dice)
+    herd = Herd(natq.worker, dice)
     end_at = time.monotonic() + 60 * MINUTES
     await asyncio.gather(herd.until(end_at, {}), herd.until(end_at, {}))
     await flow.end()
@@ -77,7 +77,7 @@ async def test_minutes_of_deaths_of_workers_servers_and_connections_lose_nothing
 ) -> None:
     ledger, dice = Ledger(), Random(SEED)
     flow = Flow(natq, ledger, lambda: mix(dice, without=LIMITED), pause_s=0.005)
-    herd = Herd(natq, dice, longest_s=8.0)
+    herd = Herd(natq.worker, dice, longest_s=8.0)
     end_at = time.monotonic() + 60 * MINUTES
     waiting = {"PENSTOCK_NATQ__ON_LOST_RESULT": "nak"}
     async with FaultProxy.to(natq.server.url, seed=SEED) as proxy:

@@ -24,17 +24,13 @@ WINDOWS: list[Window] = [
     KillPoint("natq.delivered"),  # messages in hand, nothing written
     KillPoint("natq.refused"),  # a bad input is being terminated
     KillPoint("natq.begun"),  # processing records stored, no handler started
-    KillPoint("natq.begun", 6),
     KillPoint("natq.read", 2),  # a redelivery's record read, its own not written
     KillPoint("natq.checkpointed", 2),  # a checkpoint stored, its handler not told
     KillPoint("natq.handled"),  # a handler has ended, nobody knows
-    KillPoint("natq.handled", 9),
     KillPoint("natq.large_kept"),  # a large result stored, no record refers to it
     KillPoint("natq.buried"),  # a dead letter stored, its record still at 100
     KillPoint("natq.finished"),  # a final record stored, its message not acked
-    KillPoint("natq.finished", 12),
     KillPoint("natq.acked"),  # an ack said, perhaps never sent
-    KillPoint("natq.acked", 9),
     KillPoint("natq.dropped"),  # a result dropped
     KillPoint("natq.forgotten"),  # a checkpoint of a finished run deleted
     KillPoint("natq.returned"),  # an attempt taken off the record, its message not given back
@@ -42,9 +38,18 @@ WINDOWS: list[Window] = [
     KillPoint("natq.handled", 5, freeze=True),
     RandomKills(4, 0.3, 1.2),
 ]
+DEEPER: list[Window] = [
+    *(KillPoint("natq.begun", passage) for passage in (2, 4, 6)),
+    *(KillPoint("natq.handled", passage) for passage in (3, 9, 15)),
+    *(KillPoint("natq.finished", passage) for passage in (4, 8, 12)),
+    *(KillPoint("natq.acked", passage) for passage in (3, 6, 9)),
+    *(KillPoint("natq.handled", passage, freeze=True) for passage in (2, 12)),
+    RandomKills(12, 0.2, 1.5),
+]
+ALL = [*WINDOWS, *(pytest.param(window, marks=pytest.mark.slow) for window in DEEPER)]
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("window", ALL, ids=str)
 async def test_nothing_is_lost_or_done_twice(window: Window, natq: NatqStage) -> None:
     ledger = await run_scenario(killing(natq), window, seed=2)
 
