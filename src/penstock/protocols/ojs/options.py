@@ -32,6 +32,17 @@ class Limits(Struct, frozen=True, kw_only=True):
 class OjsOptions(Struct, frozen=True, kw_only=True):
     """How Open Job Spec jobs are treated where neither job nor queue says otherwise."""
 
+    server: Annotated[
+        str,
+        Meta(
+            description="Address of a job server elsewhere, for workers that reach no NATS. "
+            "Unset: straight over NATS."
+        ),
+    ] = ""
+    server_token: Annotated[
+        str | None,
+        Meta(description="Bearer token for that server.", extra={"secret": True}),
+    ] = None
     visibility_timeout: Annotated[
         timedelta, Meta(description="How long a worker may be silent about a job.")
     ] = timedelta(seconds=1800)

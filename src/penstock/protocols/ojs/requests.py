@@ -25,6 +25,7 @@ __all__ = [
     "parse_beat",
     "parse_error",
     "parse_fetch",
+    "parse_holding",
     "parse_nack",
 ]
 
@@ -125,6 +126,7 @@ def parse_fetch(raw: Mapping[str, Raw], max_count: int) -> FetchRequest:
         wait_ms=fields.whole("wait_ms", 0, 60_000) or 0,
         runtime=fields.object("runtime"),
         beats=fields.flag("heartbeats") or False,
+        types=fields.texts("types") or (),
     )
 
 
@@ -132,7 +134,7 @@ def parse_ack(raw: Mapping[str, Raw], job_id: str = "") -> AckRequest:
     """An ack; ``job_id`` comes from the path where the path has one."""
     fields = Fields(dict(raw))
     return AckRequest(
-        job_id=job_id or _job_id(fields), holding=_holding(fields), result=raw.get("result")
+        job_id=job_id or _job_id(fields), holding=parse_holding(fields), result=raw.get("result")
     )
 
 
@@ -147,7 +149,7 @@ def parse_nack(raw: Mapping[str, Raw], job_id: str = "") -> NackRequest:
         retry_after = details.whole("retry_after_ms", 0, _MAX_MS)
     return NackRequest(
         job_id=job_id or _job_id(fields),
-        holding=_holding(fields),
+        holding=parse_holding(fields),
         error=given,
         requeue=fields.flag("requeue") or False,
         delay_ms=fields.whole("delay_ms", 0, _MAX_MS) or 0,
@@ -209,7 +211,8 @@ def _worker(fields: Fields) -> str:
     return fields.text("worker_id", max_chars=255) or ""
 
 
-def _holding(fields: Fields) -> Holding:
+def parse_holding(fields: Fields) -> Holding:
+    """What a caller says that proves its hold."""
     return Holding(
         worker=_worker(fields),
         attempt=fields.whole("attempt", 0) or 0,

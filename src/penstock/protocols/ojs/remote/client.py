@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from penstock.core.errors import Waited
+from penstock.core.errors import TaskFailed, Waited
 from penstock.core.ids import uuid7
 from penstock.protocols.ojs.remote.errors import OjsError
 from penstock.protocols.ojs.remote.transport import Transport
@@ -46,6 +46,7 @@ class OjsHttpClient:
     def __init__(
         self, url: str, *, token: str = "", tenant: str = "", timeout: float = 30.0
     ) -> None:
+        self.url = url
         self.transport = Transport(url, token=token, tenant=tenant, timeout=timeout)
 
     async def __aenter__(self) -> OjsHttpClient:
@@ -104,8 +105,8 @@ class OjsHttpClient:
         return _read(answer, _Job).job
 
     async def result(self, job_id: str, timeout: timedelta | float = 30.0) -> Any:
-        """What the job returned, waiting for it. Raises `Waited` when it takes longer, `OjsError`
-        when the job did not succeed."""
+        """What the job returned, waiting for it. Raises `TaskFailed`, or `Waited` when it takes
+        longer."""
         left = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         while True:
             step = min(left, _MAX_WAIT_S)
@@ -121,7 +122,16 @@ class OjsHttpClient:
                 if left <= 0:
                     raise Waited(f"job {job_id} is not over yet") from error
                 continue
-            return _read(answer, _Result).result
+            found = _read(answer, _Result)
+            if found.state == "completed":
+                return found.result
+            raise await self._failed(job_id)
+
+    async def _failed(self, job_id: str) -> TaskFailed:
+        job = await self.job(job_id)
+        error = job.error or {}
+        message = str(error.get("message") or f"the job was {job.state}")
+        return TaskFailed(job.type, job_id, 500, message, error or None)
 
 
 def job_request(

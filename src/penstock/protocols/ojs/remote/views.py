@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-__all__ = ["BeatAnswer", "RemoteJob", "SettledAnswer"]
+__all__ = ["NONE", "BeatAnswer", "RemoteJob", "SettledAnswer"]
+
+
+NONE: Final = Raw(b"null")
 
 
 class RemoteJob(Struct, frozen=True, kw_only=True):
-    """A job as a server shows it."""
+    """A job as a server shows it. ``fence``, ``iteration`` and ``returned`` come from ours only."""
 
     id: str
     type: str
@@ -29,11 +32,14 @@ class RemoteJob(Struct, frozen=True, kw_only=True):
     next_attempt_at: str = ""
     timeout_ms: int = 0
     visibility_timeout_ms: int = 0
-    result: Raw | None = None
+    result: Raw = NONE
     error: dict[str, Any] | None = None
     errors: tuple[dict[str, Any], ...] = ()
     checkpoint: dict[str, Raw] | None = None
-    parent_results: Raw | None = None
+    parent_results: Raw = NONE
+    fence: str = ""
+    iteration: int = 0
+    returned: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -46,6 +52,7 @@ class SettledAnswer(Struct, frozen=True, kw_only=True):
     state: str = ""
     attempt: int = 0
     next_attempt_at: str = ""
+    job: RemoteJob | None = None
 
 
 class BeatAnswer(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from penstock.protocols.ojs.http.routing import Routes
 from penstock.protocols.ojs.names import JOB_ID
 from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.refusal import Refusal, invalid, not_found
+from penstock.protocols.ojs.requests import parse_holding
 from penstock.web.auth import Role
 from penstock.web.message import Response
 
@@ -33,10 +34,13 @@ _MAX_IDS: Final = 1_000
 )
 async def save_checkpoint(x: Exchange) -> Response:
     """Keep a checkpoint in place of the last one."""
-    state = x.body().get("state")
+    fields = x.fields()
+    state = fields.raw.get("state")
     if state is None:
         raise invalid("state", "is required")
-    saved = await x.engine.save_checkpoint(await x.own_job(), state)
+    proof = parse_holding(fields)
+    holding = proof if proof.fence or proof.attempt else None
+    saved = await x.engine.save_checkpoint(await x.own_job(), state, holding)
     return x.refuse(saved) if isinstance(saved, Refusal) else _checkpoint(x, saved)
 
 

@@ -176,9 +176,15 @@ async def _until(gone: Callable[[], Awaitable[Any]]) -> None:
 
 
 def _handed(record: Record) -> Raw:
-    """The job with the proof that it is the caller's."""
-    held = record.held
-    return job_view(record) if held is None else job_view(record, fence=held.fence)
+    """The job with the proof that it is the caller's, and what our own workers go on from."""
+    more: dict[str, Any] = {}
+    if record.held is not None:
+        more["fence"] = record.held.fence
+    if record.iteration:
+        more["iteration"] = record.iteration
+    if record.returned:
+        more["returned"] = record.returned
+    return job_view(record, **more)
 
 
 def _acked(x: Exchange, done: Record | Refusal) -> Response:
