@@ -258,3 +258,22 @@ async def test_an_error_that_ends_the_connection_does_not_end_the_link(
 
     assert (await link.request(b"echo", b"hi", timeout=10)).payload == b"hi"
     assert any("maximum payload" in fault for fault in faults)
+
+
+def test_a_link_whose_server_died_with_words_unsent_is_closed_in_peace_under_uvloop(
+    fresh_nats: EmbeddedNats,
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def story() -> None:
+        link = await Link.open(NatsOptions.from_url(fresh_nats.url, **QUICK))
+        changes = Changes(link)
+        fresh_nats.kill()
+        await changes.lost()
+        link.publish(b"said.too.late", b"x")
+        await link.close()
+
+        assert link.closed
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(story())

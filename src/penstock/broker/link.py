@@ -359,7 +359,7 @@ class Link(ABC):
         try:
             async with asyncio.timeout(CLOSE_GRACE):
                 await self.client.close()
-        except (TimeoutError, OSError):
+        except (TimeoutError, OSError, RuntimeError):  # the last: uvloop of a closed transport
             self.client.abort()
 
     async def _went_down(self) -> None:
