@@ -173,6 +173,15 @@ def test_no_subject_is_made_of_a_name_that_does_not_fit(
     assert "cannot be used on natq" in told(done)
 
 
+@pytest.mark.parametrize(("verb", "hint"), [("pause", "it can rm"), ("retry", "dlq replay")])
+def test_what_a_protocol_cannot_do_is_said(served: Cli, verb: str, hint: str) -> None:
+    done = served("queue", verb, "double", *(["r"] if verb == "retry" else []))
+
+    assert done.returncode == 2
+    assert f"natq has no way to {verb}" in told(done)
+    assert hint in done.stderr
+
+
 @pytest.mark.parametrize("run_id", ["a b", ">", "", "x" * 2000])
 def test_no_key_is_made_of_a_run_id_that_does_not_fit(served: Cli, run_id: str) -> None:
     done = served("task", "enqueue", "double", "number=1", "--run-id", run_id)

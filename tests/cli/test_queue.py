@@ -181,8 +181,8 @@ def test_a_natq_queue_is_seen_by_the_same_command(served: Cli) -> None:
 
     assert "double" in {one["name"] for one in listed}
     refused = served("queue", "pause", "double")
-    assert refused.returncode == 4
-    assert "'pause'" in refused.stderr
+    assert refused.returncode == 2
+    assert "natq has no way to pause" in refused.stderr
 
 
 def test_without_a_redis_the_way_to_one_is_named(cli: Cli) -> None:

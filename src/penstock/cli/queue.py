@@ -14,7 +14,7 @@ from penstock.cli.output import print_json, print_table, say, words_of
 from penstock.cli.progress import batches
 from penstock.cli.remote import on_admin
 from penstock.cli.root import COMMANDS, Group
-from penstock.core.errors import UnknownName
+from penstock.core.errors import ConfigError, UnknownName
 from penstock.hall import ROOMS
 from penstock.settings import Loaded
 
@@ -126,6 +126,7 @@ def rebuild(door: _Door, names: Sequence[str]) -> None:
     """
 
     async def act(admin: Admin) -> None:
+        _must_know(admin, "rebuild")
         for name in names:
             await _queue(admin, name)
             done = await admin.act("rebuild", name, ())
@@ -222,6 +223,7 @@ def rm(
 
 def _each(door: _Door, names: Sequence[str], *, action: str, done: str, was: str) -> None:
     async def act(admin: Admin) -> None:
+        _must_know(admin, action)
         for name in names:
             await _queue(admin, name)
             changed = (await admin.act(action, name, ())).changed
@@ -242,6 +244,7 @@ def _bulk(
     """Act on these jobs, or on all in ``state``, some at a time. FAILED if any was refused."""
 
     async def act(admin: Admin) -> int:
+        _must_know(admin, action)
         await _queue(admin, name)
         chosen = list(ids) or await _all_in(admin, name, state)
         changed = 0
@@ -256,6 +259,19 @@ def _bulk(
         return Exit.FAILED if refused else Exit.OK
 
     return door.on(act)
+
+
+def _must_know(admin: Admin, action: str) -> None:
+    """Refuse what a protocol cannot do, before anything is looked at."""
+    if action not in admin.actions:
+        dead = (
+            "; `penstock dlq replay` gives dead letters another life" if action == "retry" else ""
+        )
+        raise ConfigError(
+            f"{admin.protocol} has no way to {action} a queue or its jobs",
+            remedy=f"it can {', '.join(admin.actions)}{dead}",
+            code="queue.action",
+        )
 
 
 async def _all_in(admin: Admin, name: str, state: str) -> list[str]:
