@@ -86,7 +86,7 @@ async def test_what_the_stream_has_lost_is_published_again(open_engine: OpenEngi
     await holds(later, 3)
 
 
-async def test_a_stream_purged_and_deleted_under_load_loses_no_job(open_engine: OpenEngine) -> None:
+async def test_a_stream_purged_under_load_loses_no_job(open_engine: OpenEngine) -> None:
     """The acid test: nothing may depend on the transport."""
     a, b = await open_engine(), await open_engine()
     retry = {"initial_interval": "PT0.05S", "jitter": False}

@@ -7,8 +7,10 @@ all the time.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -24,6 +26,7 @@ from tests.protocols.ojs.doomed import BATCH, EXPECTED, FLOW, UNIQUE
 
 from .conftest import OpenEngine
 
+ROOM = Path(__file__).parents[3] / "src" / "penstock" / "protocols" / "ojs"
 QUICK = [
     KillPoint("ojs.wrote.enqueued", 3),
     KillPoint("ojs.unique_locked"),
@@ -64,6 +67,13 @@ async def test_nothing_is_lost_or_doubled_in_any_window(
     open_engine: OpenEngine, ojs_nats: EmbeddedNats, window: Window
 ) -> None:
     await kill_and_judge(await open_engine(services=False), ojs_nats.url, window)
+
+
+def test_every_named_point_has_a_window() -> None:
+    sources = [path.read_text("utf-8") for path in ROOM.glob("*.py")]
+    named = {name for text in sources for name in re.findall(r'reach\("(ojs\.\w+)"\)', text)}
+    windows = {window.name for window in [*QUICK, *THOROUGH] if isinstance(window, KillPoint)}
+    assert named and named <= windows
 
 
 async def kill_and_judge(witness: Engine, url: str, window: Window) -> None:
