@@ -153,6 +153,30 @@ def test_a_child_that_keeps_crashing_is_told_as_such() -> None:
         assert program.ended() == 0
 
 
+def test_a_command_that_is_wrong_is_not_tried_again() -> None:
+    with running(SUPERVISOR, "2", "raise SystemExit(2)") as program:
+        assert program.ended() == 2
+        assert "starting another" not in program.text
+
+
+def test_a_fleet_that_has_begun_well_goes_on_when_a_later_start_is_wrong(tmp_path: Path) -> None:
+    once = f"""
+from pathlib import Path
+begun = Path({str(tmp_path / "begun")!r})
+if begun.exists():
+    raise SystemExit(2)
+begun.touch()
+raise SystemExit(7)
+"""
+    with running(SUPERVISOR, "1", once) as program:
+        assert "code 7" in program.wait_for("starting another")
+        assert "code 2" in program.wait_for("starting another")
+
+        program.send(signal.SIGTERM)
+
+        assert program.ended() == 0
+
+
 def test_a_process_that_cannot_be_started_does_not_end_the_others() -> None:
     missing = SUPERVISOR.replace('[sys.executable, "-c", child]', '["/no/such/program"]')
     with running(missing, "2", "") as program:

@@ -13,10 +13,12 @@ __all__ = ["ExitCode", "WorkerOptions"]
 
 
 class ExitCode(IntEnum):
-    """How a worker process ends. A supervisor starts a recycled one again at once."""
+    """How a worker process ends. A supervisor starts a recycled one again at once, and gives up
+    on a command that is wrong."""
 
     CLEAN = 0
     FAILED = 1
+    USAGE = 2
     RECYCLED = 88
     FORCED = 130
 

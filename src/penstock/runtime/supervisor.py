@@ -167,7 +167,18 @@ class Supervisor:
             if self._stopping.is_set():
                 self._worst = self._worst or self._blame(code)
                 return
+            if code == ExitCode.USAGE and place.starts == 1:
+                self._give_up(code)
+                return
             await self._pause(place, code, loop.time() - began)
+
+    def _give_up(self, code: int) -> None:
+        """The command itself is wrong, and would be every time. A fleet that has begun well goes
+        on, whatever a later start says: what runs may be worth more than the new code."""
+        self._worst = code
+        self._stopping.set()
+        for place in self._places:
+            self._pass_on(place, signal.SIGTERM)
 
     def _blame(self, code: int) -> int:
         """What the end of a child adds to our exit code, while we stop.
