@@ -199,6 +199,35 @@ def test_children_drain_when_the_supervisor_is_killed() -> None:
         assert gone(*pids)
 
 
+def test_a_child_that_drains_already_is_not_hurried_by_the_end_of_its_supervisor() -> None:
+    counts = """
+import asyncio, os
+from penstock.runtime.signals import StopSignals
+from penstock.runtime.supervisor import die_with_supervisor
+
+async def main():
+    parent, heard = os.getppid(), []
+    with StopSignals() as signals:
+        signals.tell(lambda number: (heard.append(number), print("heard one", flush=True)))
+        die_with_supervisor()
+        print("child", os.getpid(), flush=True)
+        while os.getppid() == parent:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.5)
+        print("heard in all:", len(heard), flush=True)
+
+asyncio.run(main())
+"""
+    with running(SUPERVISOR, "1", counts) as program:
+        program.wait_for("child")
+        program.send(signal.SIGTERM)
+        program.wait_for("heard one")
+
+        program.send(signal.SIGKILL)
+
+        assert program.wait_for("heard in all").endswith("1")
+
+
 def test_a_child_that_starts_slowly_still_hears_that_its_supervisor_is_gone() -> None:
     orphan_first = (
         """

@@ -51,6 +51,7 @@ class Pulls:
         self._credit = credit
         self._accept = accept
         self._clock = clock
+        self._dropped: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         for desk in self.desks:
@@ -61,12 +62,15 @@ class Pulls:
         """Drop the take that is under way and begin a new one."""
         if desk.puller is not None and not self.stopping:
             desk.puller.cancel()
+            self._dropped.add(desk.puller)
+            desk.puller.add_done_callback(self._dropped.discard)
             self._open(desk)
 
     async def stop(self) -> None:
         """Take no more; sources give back what they fetched. Bounded, whatever sources do."""
         self.stopping = True
         pullers = [desk.puller for desk in self.desks if desk.puller is not None]
+        pullers += self._dropped
         for desk in self.desks:
             if not desk.seat.polling and desk.puller is not None:
                 desk.puller.cancel()

@@ -16,11 +16,18 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
-__all__ = ["STOP_SIGNALS", "StopSignals", "block_stop_signals", "leave_at_once"]
+__all__ = ["STOP_SIGNALS", "StopSignals", "block_stop_signals", "leave_at_once", "told_to_stop"]
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 T = TypeVar("T")
+
+_told = threading.Event()
+
+
+def told_to_stop() -> bool:
+    """Whether this process has heard a stop signal: one more would cut its drain short."""
+    return _told.is_set()
 
 
 def block_stop_signals() -> None:
@@ -89,5 +96,6 @@ class StopSignals:
             await asyncio.gather(doing, hearing, return_exceptions=True)
 
     def _hear(self, number: int) -> None:
+        _told.set()
         self._heard.set()
         self._listener(number)

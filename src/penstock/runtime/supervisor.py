@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.runtime.options import ExitCode
-from penstock.runtime.signals import STOP_SIGNALS, block_stop_signals
+from penstock.runtime.signals import STOP_SIGNALS, block_stop_signals, told_to_stop
 
 __all__ = ["MARKER", "Supervisor", "die_with_supervisor", "place_number", "supervised"]
 
@@ -38,6 +38,7 @@ _log = logging.getLogger("penstock.supervisor")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LIVED_S = 10.0  # who lived that long did not crash at once: its pause begins anew
 _LOOP_AFTER = 5
+_ITS_LAST_WORD_S = 0.5
 _watching = False
 _place = 1
 
@@ -86,7 +87,9 @@ def _lifeline() -> int | None:
 def _watch(lifeline: int, patience_s: float) -> None:
     os.read(lifeline, 1)
     _log.warning("the supervisor is gone: stopping")
-    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_ITS_LAST_WORD_S)
+    if not told_to_stop():  # it may have passed a signal on before it went
+        os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(patience_s)
     os._exit(ExitCode.FORCED)
 

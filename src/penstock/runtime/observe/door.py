@@ -70,7 +70,7 @@ class HealthDoor:
         self._open = token is None and ipaddress.ip_address(self.host).is_loopback
         self._facts = dict(facts or {})
         self._server: asyncio.Server | None = None
-        self._busy = 0
+        self._askers: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Listen. Raises `Problem` when the address cannot be had."""
@@ -93,6 +93,9 @@ class HealthDoor:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+            for asker in self._askers:
+                asker.cancel()
+            await asyncio.gather(*self._askers, return_exceptions=True)
 
     @property
     def url(self) -> str:
@@ -102,22 +105,24 @@ class HealthDoor:
     # One request a connection ---------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asker = asyncio.current_task()
+        assert asker is not None
         try:
-            if self._busy < _MOST:  # the rest is hung up on: nobody may hold a worker's files
-                self._busy += 1
-                try:
-                    async with asyncio.timeout(_WITHIN_S):
-                        head = await reader.readuntil(b"\r\n\r\n")
-                        writer.write(self._answer(head))
-                        await writer.drain()
-                finally:
-                    self._busy -= 1
+            if (
+                len(self._askers) < _MOST
+            ):  # the rest is hung up on: nobody may hold a worker's files
+                self._askers.add(asker)
+                async with asyncio.timeout(_WITHIN_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head))
+                    await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
             pass  # whoever asks badly or goes away gets no answer
         finally:
             writer.close()
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
+            self._askers.discard(asker)
 
     def _answer(self, head: bytes) -> bytes:
         lines = head.decode("latin-1").split("\r\n")
