@@ -105,6 +105,23 @@ async def test_what_others_have_made_is_taken_as_it_is(
     assert (await js.consumer_info(options.stream, consumer_name("job"))).config == before
 
 
+async def test_a_consumer_with_a_limit_of_its_own_is_warned_of(
+    serve: Serve, room: Room, options: NatqOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    await room.ensure_stream()
+    limited = ConsumerConfig(
+        durable_name=consumer_name("job"),
+        filter_subject=f"{options.async_prefix}job",
+        ack_policy="explicit",
+        max_deliver=5,
+    )
+    await room.jetstream.ensure_consumer(options.stream, limited)
+
+    await serve(a_task())
+
+    assert "natq_worker_job gives up after 5 deliveries" in caplog.text
+
+
 async def test_a_worker_with_requests_only_makes_no_stream(
     serve: Serve, room: Room, options: NatqOptions
 ) -> None:

@@ -77,6 +77,76 @@ def test_only_true_drops_a_result_unless_compat_is_on(
     assert parse_input(payload, compat=compat).drop_result is drops
 
 
+@given(st.binary() | st.text().map(str.encode))
+def test_no_payload_does_more_than_be_an_input_or_be_refused(payload: bytes) -> None:
+    try:
+        read = parse_input(payload)
+    except (JsonError, BadRunId):
+        return
+    assert wire.check_run_id(read.run_id)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["runId", "dropResultOnSuccess", "a"]), json_values))
+def test_no_reserved_member_does_more_than_be_taken_or_be_refused(body: dict[str, object]) -> None:
+    try:
+        read = parse_input(json.dumps(body).encode())
+    except (JsonError, BadRunId):
+        return
+    assert wire.check_run_id(read.run_id)
+    assert "runId" not in read.body and "dropResultOnSuccess" not in read.body
+
+
+@given(st.fixed_dictionaries(
+    {"id": json_values, "taskId": json_values, "status": json_values},
+    optional=dict.fromkeys(("data", "error", "attempt", "seq", "worker"), json_values),
+))  # fmt: skip
+def test_a_record_of_any_kind_is_read_or_refused_and_its_status_is_a_number(
+    record: dict[str, object],
+) -> None:
+    try:
+        read = wire.decode_output(json.dumps(record).encode())
+    except JsonError:
+        return
+    assert isinstance(read.id, str) and isinstance(read.status, int)
+    assert read.error is UNSET or isinstance(read.error, str)
+
+
+def test_records_in_the_manner_of_other_sdks_are_read() -> None:
+    spaced = wire.decode_output(b'{"id": 7, "taskId": "t", "status": 200, "error": null}')
+    odd = wire.decode_output(b'{"id":"r","taskId":"t","status":200,"data":{"x":NaN},"more":1}')
+
+    assert (spaced.id, spaced.error) == ("7", UNSET)
+    assert odd.is_final
+    with pytest.raises(JsonError):
+        wire.decode_output(b'["not", "a", "record"]')
+
+
+@pytest.mark.parametrize("subject", [
+    "$JS.API.STREAM.DELETE.natq_jobs", "a b", "a..b", "a.*", "a.>", ">", "", ".a", "a.",
+    "a\r\nPUB b",
+])  # fmt: skip
+def test_an_announced_subject_that_could_do_harm_is_not_believed(subject: str) -> None:
+    definition = wire.TaskDefinition("t", wire.TaskType.SYNC, subject)
+
+    assert wire.subject_of("t", "natq.req.", definition) == "natq.req.t"
+
+
+def test_an_announced_subject_is_used_and_a_missing_one_computed() -> None:
+    moved = wire.TaskDefinition("t", wire.TaskType.SYNC, "other.place")
+
+    assert wire.subject_of("t", "natq.req.", moved) == "other.place"
+    assert wire.subject_of("t", "natq.req.", wire.TaskDefinition("t", wire.TaskType.SYNC)) == (
+        "natq.req.t"
+    )
+
+
 @given(run_ids, st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=4))
 def test_a_submission_is_read_back_as_it_was_meant(run_id: str, body: dict[str, object]) -> None:
     body = {k: v for k, v in body.items() if k not in ("runId", "dropResultOnSuccess")}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from penstock.broker.bucket import Entry
+from penstock.broker.bucket import Entry, Watch
 from penstock.broker.streams import ApiError
 from penstock.core import codec
 from penstock.core.admin import Done, Page, QueueView, WorkView
@@ -61,13 +61,12 @@ class NatqAdmin:
         found: list[tuple[int, WorkView]] = []
         watch = await self._room.results.watch(_keys_of(name), ignore_deletes=True)
         async with watch:
-            for entry in await watch.initial():
+            async for entry in _standing(watch):  # in the order they were written
                 view = _view(entry)
                 if entry.revision > after and (not state or view.state == state):
                     found.append((entry.revision, view))
                 if len(found) > limit:
                     break
-        found.sort(key=lambda one: one[0])
         more = str(found[limit - 1][0]) if len(found) > limit else ""
         return Page(tuple(view for _, view in found[:limit]), more)
 
@@ -171,6 +170,14 @@ class NatqAdmin:
 def _keys_of(name: str) -> str:
     """The records of one task or of all. A name is checked: it becomes part of a subject."""
     return f"{check_task_id(name)}.>" if name else ">"
+
+
+async def _standing(watch: Watch) -> AsyncIterator[Entry]:
+    """What stood when ``watch`` began, one by one: a bucket may hold more than memory does."""
+    while not watch.ready.is_set():
+        entry = await watch.next(1.0)
+        if entry is not None:
+            yield entry
 
 
 def state_of(output: Output) -> str:

@@ -27,7 +27,7 @@ from penstock.broker.link import Link
 from penstock.broker.message import Message
 from penstock.broker.publisher import Stored
 from penstock.broker.puller import Puller
-from penstock.broker.streams import ApiError, ConsumerInfo
+from penstock.broker.streams import ApiError, ConsumerConfig, ConsumerInfo
 from penstock.core import points
 from penstock.core.delivery import Facilities, Facility, SourceLost
 from penstock.core.lease import Lease, Proof
@@ -96,12 +96,23 @@ class JobSource:
         consumer = await self.room.ensure_consumer(self.task_id)
         if points.armed:
             points.reach("natq.bound")
+        self._warn_of_limits(consumer.config)
         term = _ack_wait_of(consumer)  # a consumer that others made may have a short one
         beat = min(self.options.heartbeat, term / 3)
         self.lease = replace(self.lease, term=term, renew_every=beat)
         self._puller = await Puller.open(
             self.room.link, self.options.stream, consumer_name(self.task_id)
         )
+
+    def _warn_of_limits(self, made: ConsumerConfig) -> None:
+        """A consumer that others made may lose jobs without a word: say so."""
+        if made.max_deliver is not None and made.max_deliver > 0:
+            _log.warning(
+                "consumer %s gives up after %d deliveries: such jobs stay at 100 for ever",
+                consumer_name(self.task_id),
+                made.max_deliver,
+                extra=self.log_ids,
+            )
 
     async def take(self, most: int, wait: timedelta) -> Sequence[Job]:
         try:
