@@ -7,6 +7,7 @@ than the ack wait, single answers are dropped between worker and server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from nats.js.errors import NotFoundError
 
 import penstock
 from penstock.broker.embedded import EmbeddedNats
@@ -55,6 +57,26 @@ async def test_a_server_that_goes_and_comes_back_under_load_loses_nothing(
     await natq.collect(ledger)
     assert judge(ledger, LAWS) == []
     assert len(ledger.ids("final")) >= 240
+
+
+async def test_a_server_frozen_for_longer_than_the_ack_wait_wakes_up_to_order(
+    natq: NatqStage,
+) -> None:
+    ledger, gate = Ledger(), natq.folder / "gate"
+    async with natq.worker() as worker:
+        await natq.ready(worker)
+        for n in range(10):
+            await natq.put(Load("held", f"h{n}", {"gate": str(gate)}), ledger)
+            await natq.put(Load("plain", f"p{n}", {"n": n}), ledger)
+        await natq.started("held.h9", 1)
+        natq.server.freeze()
+        gate.touch()  # handlers end while nobody can be told
+        await asyncio.sleep(2 * ACK_WAIT_S)
+        natq.server.thaw()
+        await natq.all_ended()
+
+    await natq.collect(ledger)
+    assert judge(ledger, LAWS) == []
 
 
 async def test_who_waits_for_a_result_gets_it_across_a_killed_server(natq: NatqStage) -> None:
@@ -299,6 +321,27 @@ async def test_a_consumer_deleted_under_running_jobs_is_made_again_and_each_ends
         await natq.put(Load("held", "late", {"gate": str(gate)}), ledger)
         await natq.started("held.late", 1)
         gate.touch()
+        await natq.all_ended()
+
+    await natq.collect(ledger)
+    assert judge(ledger, LAWS) == []
+
+
+async def test_a_queue_deleted_under_a_worker_is_made_again_and_served(natq: NatqStage) -> None:
+    ledger = Ledger()
+    async with natq.worker() as worker:
+        await natq.ready(worker)
+        await natq.put(Load("plain", "before", {"n": 0}), ledger)
+        await natq.all_ended()
+        await natq.js.delete_stream("natq_jobs")
+
+        async def made_again() -> bool:
+            with contextlib.suppress(NotFoundError):
+                return (await natq.js.stream_info("natq_jobs")).state.consumer_count > 0
+            return False
+
+        await eventually(made_again, 60, what="the queue, made again")
+        await natq.put(Load("plain", "after", {"n": 1}), ledger)
         await natq.all_ended()
 
     await natq.collect(ledger)
