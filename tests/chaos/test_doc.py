@@ -10,9 +10,12 @@ import pytest
 from tests.chaos.points import KillPoint, Window
 from tests.chaos.test_natq_dead import REPLAYS
 from tests.chaos.test_natq_windows import WINDOWS
+from tests.chaos.test_ojs_windows import DEEPER as OJS_DEEPER
+from tests.chaos.test_ojs_windows import WINDOWS as OJS_SHORT
 from tests.chaos.test_omniq_windows import WINDOWS as OMNIQ_WINDOWS
 
 ROOT = Path(__file__).parents[2]
+OJS_WINDOWS = [*OJS_SHORT, *OJS_DEEPER, KillPoint("ojs.wrote.lapsed")]
 PAGE = (ROOT / "docs" / "explanation" / "crash-safety.md").read_text("utf-8")
 
 
@@ -39,10 +42,10 @@ def test_every_law_on_the_page_exists(defined: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("room", "windows"), [
-    ("natq", [*WINDOWS, *REPLAYS]), ("omniq", OMNIQ_WINDOWS),
+    ("natq", [*WINDOWS, *REPLAYS]), ("omniq", OMNIQ_WINDOWS), ("ojs", OJS_WINDOWS),
 ])  # fmt: skip
 def test_every_window_is_on_the_page(room: str, windows: list[Window]) -> None:
-    named = set(re.findall(rf"`({room}\.(?!on_lost)\w+)`", PAGE))
+    named = set(re.findall(rf"`({room}\.(?!on_lost)[\w.]+)`", PAGE))
 
     assert named == {window.name for window in windows if isinstance(window, KillPoint)}
 
