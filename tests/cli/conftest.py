@@ -98,6 +98,15 @@ class Running:
         self.said.append(out)
         return self._process.returncode
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def said_last(self) -> str:
+        """The last line, once it has ended."""
+        self.ended()
+        return "".join(self.said).strip().splitlines()[-1]
+
     def stop(self, number: int) -> int:
         """Its exit code after a signal."""
         self.send(number)

@@ -13,8 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
 import msgspec
 
+from penstock.cli.exits import NotFound
 from penstock.core.errors import Problem
 from penstock.settings import Loaded, Settings
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.app import Client
     from penstock.core.admin import Admin
     from penstock.hall import Broker
+    from penstock.protocols.ojs.engine import Engine
+    from penstock.protocols.ojs.refusal import Refusal
 
 __all__ = [
     "DEFAULT_DATA",
@@ -29,6 +33,7 @@ __all__ = [
     "leave_address",
     "on_admin",
     "on_client",
+    "on_ojs",
     "run_async",
     "settings_at",
     "settings_to_reach",
@@ -76,6 +81,35 @@ def on_admin(loaded: Loaded, protocol: str, act: Callable[[Admin], Awaitable[T]]
             return await act(admin)
 
     return run_async(work())
+
+
+def on_ojs(loaded: Loaded, act: Callable[[Engine], Awaitable[T]]) -> T:
+    """What ``act`` answers on an engine of Open Job Spec that runs no services."""
+
+    async def work() -> T:
+        from penstock.app import open_link
+        from penstock.protocols.ojs.engine import Engine
+        from penstock.protocols.ojs.refusal import Refused
+
+        settings = settings_to_reach(loaded)
+        async with open_link(settings) as link:
+            engine = await Engine.open(link, settings.ojs, services=False)
+            async with engine:
+                try:
+                    return await act(engine)
+                except Refused as error:
+                    raise _told(error.refusal) from error
+
+    return run_async(work())
+
+
+def _told(refusal: Refusal) -> Exception:
+    """A refusal in the words and exit codes of the command line."""
+    if refusal.status in (400, 413, 422):
+        return click.UsageError(refusal.message)
+    if refusal.status == 404:
+        return NotFound(refusal.message)
+    return Problem(refusal.message, code=f"ojs.{refusal.code}")
 
 
 def settings_to_reach(loaded: Loaded, broker: Broker = "nats") -> Settings:

@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "serve": "Run a job server that speaks HTTP.",
     "dev": "Run an application with a server of its own; reload on change.",
     "task": "List, call and enqueue tasks; read results.",
+    "job": "Enqueue and follow Open Job Spec jobs.",
+    "schedule": "Enqueue Open Job Spec jobs by the clock.",
     "queue": "Look at queues and their jobs; pause, retry, remove, repair.",
     "dlq": "Look at dead letters, replay or drop them.",
     "doctor": "Check what Penstock needs on this machine.",

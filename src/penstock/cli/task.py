@@ -22,7 +22,7 @@ from penstock.settings.shape import converted
 if TYPE_CHECKING:
     from penstock.app import Client
 
-__all__ = ["task"]
+__all__ = ["task", "timeout_option"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,7 +31,8 @@ _input = click.option("--json", "text", metavar="JSON|@FILE|-", help="The whole 
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 
 
-def _timeout(default: str, help: str) -> Callable[[Function], Function]:
+def timeout_option(default: str, help: str) -> Callable[[Function], Function]:
+    """``--timeout``, in seconds for the command."""
     return click.option(
         "--timeout",
         metavar="TIME",
@@ -95,7 +96,7 @@ def show(loaded: Loaded, name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("inputs", nargs=-1, metavar="[KEY=VALUE]...")
 @_input
-@_timeout("30s", "How long to wait for the answer.")
+@timeout_option("30s", "How long to wait for the answer.")
 @configured
 def call(
     loaded: Loaded, name: str, inputs: tuple[str, ...], text: str | None, timeout: float
@@ -114,7 +115,7 @@ def call(
 @click.option("--drop-result", is_flag=True, help="Keep no result on success.")
 @click.option("--force", is_flag=True, help="Even if no worker has announced the task yet.")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it.")
-@_timeout("5m", "How long to wait with --wait.")
+@timeout_option("5m", "How long to wait with --wait.")
 @configured
 def enqueue(
     loaded: Loaded,
@@ -152,7 +153,7 @@ def enqueue(
 @task.command()
 @click.argument("name")
 @click.argument("run_id")
-@_timeout("0s", "How long to wait for a result that is not there yet.")
+@timeout_option("0s", "How long to wait for a result that is not there yet.")
 @configured
 def result(loaded: Loaded, name: str, run_id: str, timeout: float) -> None:
     """Print the result of a run; exit code 5 while it has none."""
