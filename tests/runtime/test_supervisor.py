@@ -301,10 +301,11 @@ def test_each_child_knows_its_place() -> None:
     says = """
 from penstock.runtime.supervisor import place_number
 print("place", place_number(), flush=True)
-import time
-time.sleep(60)
+import signal
+signal.sigwait([signal.SIGTERM])
 """
     with running(SUPERVISOR, "3", says) as program:
         places = {program.wait_for("place").split()[-1] for _ in range(3)}
         assert places == {"1", "2", "3"}
         program.send(signal.SIGTERM)
+        assert program.ended() == 0
