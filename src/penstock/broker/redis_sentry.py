@@ -37,6 +37,11 @@ class Watch:
         await asyncio.wait((self._changed,), timeout=within_s)
         return self._changed.done()
 
+    @property
+    def stale(self) -> bool:
+        """Whether a key has changed."""
+        return self._changed.done()
+
     def fire(self) -> None:
         if not self._changed.done():
             self._changed.set_result(None)

@@ -93,6 +93,33 @@ async def test_an_idle_source_runs_no_scripts_but_its_rounds(
             await source.stop()
 
 
+async def test_hundreds_of_short_takes_of_an_idle_queue_ask_once(
+    source: QueueSource, queue: str
+) -> None:
+    """A worker with more queues than slots looks at each for a moment, again and again."""
+    calls = 0
+    really = source.client.turn
+
+    async def counted(*args: Any, **options: Any) -> Turn:
+        nonlocal calls
+        calls += 1
+        return await really(*args, **options)
+
+    source.client.turn = counted  # type: ignore[method-assign]
+
+    for _ in range(100):
+        assert not await source.take(1, timedelta(milliseconds=1))
+    asked = calls
+    await source.client.publish(queue, {}, job_id="x")
+    async with asyncio.timeout(10):
+        while not (jobs := await source.take(1, timedelta(milliseconds=1))):
+            continue
+
+    assert asked < 10
+    assert ids(jobs) == ["x"]
+    await jobs[0].settle(Done())
+
+
 async def test_a_paused_queue_is_slept_through_and_resume_wakes(
     source: QueueSource, queue: str
 ) -> None:

@@ -101,7 +101,7 @@ class Turns:
         Raises `SourceLost`.
         """
         if self._spare:
-            return self._from_spare(most)
+            return self.spare(most)
         if self._stopped:
             return ()
         ask = _Ask(min(most, _MOST), self._loop)
@@ -214,7 +214,7 @@ class Turns:
         self._asks.clear()
         for ask in asks:
             if self._spare:
-                ask.answer.set_result(self._from_spare(ask.count))
+                ask.answer.set_result(self.spare(ask.count))
             else:
                 self._asks.append(ask)
         return True
@@ -242,7 +242,8 @@ class Turns:
         elif self._spare_timer is None:
             self._spare_timer = self._loop.call_later(_KEEP_S, self._return_spare)
 
-    def _from_spare(self, most: int) -> list[ReservedJob]:
+    def spare(self, most: int) -> list[ReservedJob]:
+        """Up to ``most`` of those that lie here; no call."""
         taken = [self._spare.popleft() for _ in range(min(most, len(self._spare)))]
         if not self._spare:
             self._end_timer()

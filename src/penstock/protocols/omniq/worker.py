@@ -96,15 +96,16 @@ class QueueSource:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait.total_seconds()
         while True:
-            jobs = [job for one in await self.turns.take(most) if (job := self._read(one))]
+            taken = () if self._bell.quiet else await self.turns.take(most)
+            jobs = [job for one in taken or self.turns.spare(most) if (job := self._read(one))]
             if jobs:
                 self._misled = 0
                 if points.armed:
                     points.reach("omniq.taken")
                 return jobs
             left_s = until - loop.time()
-            if self._stopped or left_s <= 0 or not await self._arrival(left_s):
-                break
+            if self._stopped or not await self._arrival(max(left_s, 0.0)) or left_s <= 0:
+                break  # not before the bell is armed, however short the wait
         return ()
 
     async def waiting(self) -> int | None:
@@ -119,6 +120,7 @@ class QueueSource:
         self._stopped = True
         if self._nap is not None:
             self._nap.cancel()
+        self._bell.close()
         await self.rounds.stop()
         await self.turns.stop()
 
