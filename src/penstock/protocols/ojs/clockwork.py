@@ -109,7 +109,9 @@ class Clockwork:
 
         def decide(record: Record) -> Record | Refusal:
             nonlocal ripe
-            found = when_due(record, shared.clock(), shared.dice, shared.options, exempt=exempt)
+            found = when_due(
+                record, shared.clock(), shared.dice, shared.keeping(record), exempt=exempt
+            )
             if isinstance(found, Record):
                 return found
             ripe = found

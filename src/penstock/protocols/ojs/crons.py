@@ -246,7 +246,7 @@ class Crons:
             await shared.books.store.change(
                 previous.id,
                 lambda r: rules.cancel(
-                    r, shared.clock(), shared.dice, shared.options, reason="cancel_previous"
+                    r, shared.clock(), shared.dice, shared.keeping(r), reason="cancel_previous"
                 ),
             )
         asked = parse_submission(

@@ -211,7 +211,7 @@ class Engine:
         return await self._change(
             job_id,
             lambda r: rules.cancel(
-                r, shared.clock(), shared.dice, self.options, reason=reason, by=by
+                r, shared.clock(), shared.dice, shared.keeping(r), reason=reason, by=by
             ),
             tenant,
         )
@@ -277,7 +277,7 @@ class Engine:
         shared = self.shared
         return await self._settle(
             asked.job_id,
-            lambda r: rules.acknowledge(r, asked, shared.clock(), shared.dice, self.options),
+            lambda r: rules.acknowledge(r, asked, shared.clock(), shared.dice, shared.keeping(r)),
         )
 
     async def nack(self, asked: NackRequest) -> Record | Refusal:
@@ -285,7 +285,7 @@ class Engine:
         shared = self.shared
         return await self._settle(
             asked.job_id,
-            lambda r: rules.nack(r, asked, shared.clock(), shared.dice, self.options),
+            lambda r: rules.nack(r, asked, shared.clock(), shared.dice, shared.keeping(r)),
         )
 
     async def heartbeat(self, asked: BeatRequest) -> Beat:

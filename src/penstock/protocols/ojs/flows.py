@@ -349,7 +349,7 @@ class Flows:
             member=place.member,
             parent_results=place.parent_results,
         )
-        gone = discarded(first, shared.clock(), shared.dice, shared.options, error=error)
+        gone = discarded(first, shared.clock(), shared.dice, shared.keeping(first), error=error)
         await shared.books.store.create(gone)
 
     async def _end(self, row: FlowRow, status: Status) -> None:
@@ -379,7 +379,11 @@ class Flows:
             if record.state == "active":
                 return wrong_state("cancel", record.id, "active", "waiting")
             return rules.cancel(
-                record, shared.clock(), shared.dice, shared.options, reason="workflow cancelled"
+                record,
+                shared.clock(),
+                shared.dice,
+                shared.keeping(record),
+                reason="workflow cancelled",
             )
 
         waiting = [

@@ -75,6 +75,7 @@ class Handing:
         self._slots = shared.slots
         self._bells = shared.bells
         self._options = shared.options
+        self._keeping = shared.keeping
         self._clock = shared.clock
         self._dice = shared.dice
         self._wake_up_of = wake_up_of
@@ -301,7 +302,9 @@ class Handing:
 
             def decide(record: Record, at: datetime = at, drops: bool = drops) -> Record | Refusal:
                 now = self._clock()
-                return rules.set_aside(record, at, now, self._dice, self._options, drops=drops)
+                return rules.set_aside(
+                    record, at, now, self._dice, self._keeping(record), drops=drops
+                )
 
             await self._books.store.change(entry.id, decide)
 

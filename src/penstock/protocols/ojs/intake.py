@@ -197,7 +197,9 @@ class Intake:
         """Cancel the job that another one has replaced, unless it has ended by itself."""
         await self._store.change(
             job_id,
-            lambda r: rules.cancel(r, self._clock(), self._dice, self._options, reason=_REPLACED),
+            lambda r: rules.cancel(
+                r, self._clock(), self._dice, self._shared.keeping(r), reason=_REPLACED
+            ),
         )
 
     async def _in_the_way(self, verdict: Reject | Ignore, key: str) -> Pushed | Refusal:

@@ -53,7 +53,7 @@ class RoomLeft:
         self._books = shared.books
         self._queues = shared.queues
         self._drained = shared.drained
-        self._options = shared.options
+        self._keeping = shared.keeping
         self._clock = shared.clock
         self._dice = shared.dice
 
@@ -108,7 +108,7 @@ class RoomLeft:
     async def _drop_oldest(self, queue: str, count: int) -> None:
         for job_id in self._books.index.oldest(queue, "available", count):
             await self._books.store.change(
-                job_id, lambda r: rules.drop(r, self._clock(), self._dice, self._options)
+                job_id, lambda r: rules.drop(r, self._clock(), self._dice, self._keeping(r))
             )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
+
+from msgspec.structs import replace
 
 from penstock.protocols.ojs.books import Books
 from penstock.protocols.ojs.instants import in_ms
 from penstock.protocols.ojs.locks import Locks
 from penstock.protocols.ojs.options import OjsOptions
 from penstock.protocols.ojs.queues import Queues, QueueSettings
+from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.room import Room
 from penstock.protocols.ojs.slots import LimitRow, Slots, still_counts
 from penstock.protocols.ojs.table import Table
@@ -51,6 +54,14 @@ class Shared:
     @property
     def now_ms(self) -> int:
         return in_ms(self.clock())
+
+    def keeping(self, record: Record) -> OjsOptions:
+        """The options, with how long the queue of this job wants finished ones kept."""
+        kept = self.queues.config(record.job.queue).keep_s
+        if not kept:
+            return self.options
+        spans = {f"keep_{state}": timedelta(seconds=span) for state, span in kept.items()}
+        return replace(self.options, **spans)
 
     def _runs(self, job_id: str, attempt: int, granted_ms: int) -> bool:
         entry = self.books.index.get(job_id)

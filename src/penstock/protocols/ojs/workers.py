@@ -155,7 +155,9 @@ class Workers:
             *(
                 shared.books.store.change(
                     job_id,
-                    lambda r: worker_died(r, row.id, shared.clock(), shared.dice, shared.options),
+                    lambda r: worker_died(
+                        r, row.id, shared.clock(), shared.dice, shared.keeping(r)
+                    ),
                 )
                 for job_id in row.job_ids
             )
