@@ -38,7 +38,7 @@ bench: $(READY) ## compare with peers, interleaved: make bench B=natq
 	@$(BIN)/python -m bench $(B)
 
 docs: $(READY) ## run every snippet in README and docs
-	@$(BIN)/python -m pytest tests/docs $(T)
+	@$(BIN)/python -m pytest -n 2 tests/docs $(T)
 
 lock: ## rewrite locks/dev.txt from pyproject.toml, and locks/uv.txt
 	@echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate \

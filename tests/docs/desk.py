@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -96,19 +97,23 @@ class Desk:
     def _python(self, block: Block) -> None:
         if name := self._saved(block):
             module = name.removesuffix(".py").replace("/", ".")
-            self._run(block.place, [sys.executable, "-c", f"import {module}"])
+            self._program(block.place, "-c", f"import {module}")
             return
         program = self.folder / f"snippet_{block.line}.py"
         program.write_text(self._addressed(block.text), "utf-8")
-        self._run(block.place, [sys.executable, program.name])
+        self._program(block.place, program.name)
 
     def _toml(self, block: Block) -> None:
         """Settings must be settings; a named file stays there for the commands below."""
         name = self._saved(block) or f"snippet_{block.line}.toml"
         path = self.folder / name
         path.write_text(self._addressed(block.text), "utf-8")
-        show = [sys.executable, "-m", "penstock", "config", "show", "--config", str(path)]
-        self._run(block.place, show)
+        self._program(block.place, "-m", "penstock", "config", "show", "--config", str(path))
+
+    def _program(self, place: str, *arguments: str) -> None:
+        """Python in the terminal where the commands above were typed."""
+        command = shlex.join([sys.executable, *arguments])
+        self._run(place, ["sh", "-c", f"{self._before()}exec {command}"])
 
     def _saved(self, block: Block) -> str:
         found = _FILE_NAME.match(block.text)

@@ -53,6 +53,7 @@ def test_files_variables_and_output_are_those_of_one_reader(tmp_path: Path) -> N
         "```python\n# pack/one.py\nN = 41\n```\n\n"
         "```python\nfrom pack.one import N\n\nassert N == 41\n```\n\n"
         "```sh\nnumber=$(python -c 'from pack.one import N; print(N + 1)')\nmake nothing\n```\n\n"
+        "```python\nimport os\n\nassert os.environ['number'] == '42'\n```\n\n"
         '```console\n$ echo "$number apples" \\\n>   and pears\n42 … pears\n'
         "$ false # exit code 1\n```\n",
     )
