@@ -124,6 +124,22 @@ async def test_a_result_that_an_operator_withdrew_does_not_pass_for_a_dropped_on
         await run.result(0.3)
 
 
+async def test_the_marker_of_an_earlier_run_does_not_pass_for_the_end_of_this_one(
+    client: NatqClient, serve: Serve
+) -> None:
+    await client.room.results.put("resize.r", b'{"id":"r","taskId":"resize","status":200}')
+    await client.room.results.delete("resize.r")
+    run = await client.enqueue("resize", {"width": 9}, run_id="r")
+    waiter = asyncio.create_task(run.result(30))
+    gatherer = asyncio.create_task(client.results([run], timeout=30))
+    with pytest.raises(Waited):
+        await run.result(0.3)
+    await serve(RESIZE)
+
+    assert await waiter == 9
+    assert (await gatherer)["r"].data == 9
+
+
 async def test_many_results_are_gathered_dropped_ones_and_failures_too(
     client: NatqClient, serve: Serve
 ) -> None:

@@ -8,7 +8,7 @@ stores it once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,10 +94,11 @@ class Run:
     task: str
     run_id: str
     duplicate: bool = False
+    seq: int | None = None
 
     async def result(self, timeout: float | None = None) -> Any:
         """What the task returned, once it has. Raises `TaskFailed` or `Waited`."""
-        return await self.client.result(self.task, self.run_id, timeout)
+        return await self.client.result(self.task, self.run_id, timeout, seq=self.seq)
 
     async def status(self) -> Output | None:
         """The record as it stands: status 100 while it runs, None before it started."""
@@ -210,7 +211,7 @@ class NatqClient:
         if not isinstance(stored, Stored):
             self._definitions.forget(task_id)
             raise _refused(task_id, outgoing.subject, stored)
-        return Run(self, task_id, own_id, stored.duplicate)
+        return Run(self, task_id, own_id, stored.duplicate, stored.seq)
 
     async def enqueue_many(
         self,
@@ -246,14 +247,21 @@ class NatqClient:
             return None
         return await resolved(_record_of(entry), self.room)
 
-    async def output(self, task_id: str, run_id: str, timeout: float | None = None) -> Output:
-        """The final record of a run, waiting for it. Raises `Waited`."""
-        final = await self._waits.final(check_task_id(task_id), run_id, timeout)
+    async def output(
+        self, task_id: str, run_id: str, timeout: float | None = None, *, seq: int | None = None
+    ) -> Output:
+        """The final record of a run, waiting for it. Raises `Waited`.
+
+        ``seq``: the job's message, as `Run` knows it, to tell its end from an earlier run's.
+        """
+        final = await self._waits.final(check_task_id(task_id), run_id, timeout, seq)
         return await resolved(final, self.room)
 
-    async def result(self, task_id: str, run_id: str, timeout: float | None = None) -> Any:
+    async def result(
+        self, task_id: str, run_id: str, timeout: float | None = None, *, seq: int | None = None
+    ) -> Any:
         """What a run returned. Raises `TaskFailed` for a final status of 300 and more."""
-        output = await self.output(task_id, run_id, timeout)
+        output = await self.output(task_id, run_id, timeout, seq=seq)
         data = None if output.data is UNSET else output.data
         if output.status >= 300:
             error = output.error if isinstance(output.error, str) else ""
@@ -268,9 +276,9 @@ class NatqClient:
         A result that was dropped before it was seen comes without data. Raises `Waited`, and
         `BadInput` for runs of two tasks that share a run id.
         """
-        wanted: dict[str, set[str]] = {}
+        wanted: dict[str, dict[str, Run]] = {}
         for run in runs:
-            wanted.setdefault(run.task, set()).add(run.run_id)
+            wanted.setdefault(run.task, {})[run.run_id] = run
         count = sum(map(len, wanted.values()))
         if count > len(set[str]().union(*wanted.values())):
             raise BadInput(
@@ -280,8 +288,8 @@ class NatqClient:
         found: dict[str, Output] = {}
         try:
             async with asyncio.timeout(timeout):
-                for task_id, run_ids in wanted.items():
-                    async for output in self._finals(task_id, run_ids):
+                for task_id, own in wanted.items():
+                    async for output in self._finals(task_id, own):
                         found[output.id] = output
         except TimeoutError as error:
             raise Waited(
@@ -292,14 +300,13 @@ class NatqClient:
 
     # ----------------------------------------------------------------------------------
 
-    async def _finals(self, task_id: str, run_ids: set[str]) -> AsyncIterator[Output]:
+    async def _finals(self, task_id: str, runs: Mapping[str, Run]) -> AsyncIterator[Output]:
         """First those that have ended, then the others as they end; nothing else is read."""
-        missing = set(run_ids)
+        missing = set(runs)
         watch = await self.room.results.watch(f"{task_id}.>", updates_only=True)
         async with watch:
-            keys = [result_key(task_id, run_id) for run_id in run_ids]
-            there = await self.room.results.get_many(keys, leader=True)
-            async for entry in _after(there.values(), watch):
+            there = await self._standing([result_key(task_id, run_id) for run_id in runs], runs)
+            async for entry in _after(there, watch):
                 run_id = entry.key.partition(".")[2]
                 if run_id not in missing:
                     continue
@@ -314,6 +321,19 @@ class NatqClient:
                     yield await resolved(output, self.room)
                 if not missing:
                     return
+
+    async def _standing(self, keys: Iterable[str], runs: Mapping[str, Run]) -> list[Entry]:
+        """The records as they are, without markers that earlier runs have left."""
+        entries = await self.room.results.get_many(keys, leader=True)
+        standing = []
+        for entry in entries.values():
+            seq = runs[entry.key.partition(".")[2]].seq
+            if entry.operation is Operation.DEL and seq is not None:
+                stream = self.room.options.stream
+                if await self.room.jetstream.get_message(stream, seq) is not None:
+                    continue
+            standing.append(entry)
+        return standing
 
     def _bulk(self, job: Job, prepare: Callable[[Job], Job]) -> Outgoing:
         try:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from penstock.broker.entry import Operation, operation_of
+from penstock.broker.entry import Entry, Operation, operation_of
 from penstock.broker.errors import LinkClosed, LinkError
+from penstock.broker.streams import ApiError
 from penstock.core.codec import JsonError
 from penstock.core.errors import Waited
 from penstock.protocols.natq.results import ResultUnreadable
@@ -36,13 +37,16 @@ class ResultWaits:
         self._open: set[_Wait] = set()
         room.link.on_reconnect(self._look_all)
 
-    async def final(self, task_id: str, run_id: str, timeout: float | None) -> Output:
+    async def final(
+        self, task_id: str, run_id: str, timeout: float | None, seq: int | None = None
+    ) -> Output:
         """The final record of a run, as soon as there is one.
 
         A result that is dropped on success is caught on its way, or else comes without
-        data. Raises `Waited` after ``timeout`` seconds.
+        data. Knowing the job's message ``seq``, the marker of an earlier run under the same
+        id does not pass for this one's. Raises `Waited` after ``timeout`` seconds.
         """
-        wait = _Wait(self._room, task_id, run_id)
+        wait = _Wait(self._room, task_id, run_id, seq)
         self._open.add(wait)
         try:
             async with asyncio.timeout(timeout):
@@ -63,7 +67,8 @@ class ResultWaits:
 class _Wait:
     """One key under observation."""
 
-    def __init__(self, room: Room, task_id: str, run_id: str) -> None:
+    def __init__(self, room: Room, task_id: str, run_id: str, seq: int | None) -> None:
+        self._seq = seq
         self.hint = asyncio.Event()
         self._room = room
         self._task_id = task_id
@@ -117,16 +122,36 @@ class _Wait:
                 return None
             if entry is None:
                 continue
-            if entry.operation is Operation.DEL:
-                return self._heard or dropped(self._task_id, self._run_id)
-            if entry.deleted:  # purged: an operator withdrew it, and the job may live again
-                continue
-            output = self._read(entry.value)
-            if output.is_final:
+            output = await self._end_of(entry)
+            if output is not None:
                 return output
         if self._heard is heard:  # it was refused; one heard meanwhile is waited for in its turn
             self._heard = None
         return None
+
+    async def _end_of(self, entry: Entry) -> Output | None:
+        if entry.operation is Operation.DEL:
+            if self._seq is None or await self._has_left():
+                return self._heard or dropped(self._task_id, self._run_id)
+            return None
+        if entry.deleted:  # purged: an operator withdrew it, and the job may live again
+            return None
+        output = self._read(entry.value)
+        return output if output.is_final else None
+
+    async def _has_left(self) -> bool:
+        """Is the job out of the queue, and its key still without a record?"""
+        options, js = self._room.options, self._room.jetstream
+        try:
+            if await js.get_message(options.stream, self._seq) is not None:
+                return False
+            entry = await self._room.results.get(self._key, leader=True)
+        except (LinkError, ApiError):
+            return False
+        if entry is not None and not entry.deleted:  # it ended between our two questions
+            self.hint.set()
+            return False
+        return True
 
     def _read(self, record: bytes) -> Output:
         try:
