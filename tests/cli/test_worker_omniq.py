@@ -106,6 +106,25 @@ def test_several_protocols_at_once(shop: Cli, redis_server: EmbeddedRedis) -> No
         worker.kill()
 
 
+def test_a_worker_may_serve_some_queues_only(shop: Cli, redis_server: EmbeddedRedis) -> None:
+    environ = {"PENSTOCK_REDIS_URL": redis_server.url, "PENSTOCK_OMNIQ__QUEUES": "Reports"}
+    unknown = shop("worker", "shop:app", **{**environ, "PENSTOCK_OMNIQ__QUEUES": "Report"})
+    worker = shop.start("worker", "shop:app", **environ)
+    try:
+        worker.wait_for("serving shop:app over omniq")
+        with SyncOmniqClient(redis_server.url) as client:
+            client.publish("resize", {"image": "f"})
+            client.publish("Reports", {"day": "friday"}, backoff_ms=1)
+            until_exists(shop.folder, "report.friday.2")
+            assert client.monitor.counts("resize").wait == 1
+        worker.send(signal.SIGTERM)
+        assert worker.ended() == 0, worker.said
+    finally:
+        worker.kill()
+    assert unknown.returncode == 4
+    assert "'Reports'" in unknown.stderr
+
+
 def test_two_tasks_cannot_share_a_queue(shop: Cli, redis_server: EmbeddedRedis) -> None:
     (shop.folder / "twice.py").write_text(
         "from penstock import App\napp = App('twice')\n"

@@ -22,6 +22,10 @@ class OmniqOptions(Struct, frozen=True, kw_only=True):
     cluster: Annotated[bool, Meta(description="The address names a node of a Redis Cluster.")] = (
         False
     )
+    queues: Annotated[
+        tuple[str, ...],
+        Meta(description="Serve only these queues. Empty: those of all tasks."),
+    ] = ()
     poll: Annotated[
         timedelta,
         Meta(

@@ -7,11 +7,11 @@ not stored work and stay with natq.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.core.admin import Admin
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, UnknownName
 from penstock.core.rooms import Hall, Served
 from penstock.core.task import Task
 from penstock.protocols.omniq.admin import OmniqAdmin
@@ -28,9 +28,9 @@ EMBEDDED = "embedded"
 
 async def serve(hall: Hall, tasks: Iterable[Task]) -> Served:
     """A source for each task that is stored work."""
-    queues = _by_queue(tasks)
-    client = await open_client(hall)
     options: OmniqOptions = hall.section("omniq")
+    queues = _chosen(_by_queue(tasks), options.queues)
+    client = await open_client(hall)
     _tell_of_results(queues.values(), options)
     return Served(
         [
@@ -84,6 +84,14 @@ def _by_queue(tasks: Iterable[Task]) -> dict[str, Task]:
     if not queues:
         raise ConfigError("no task of this application is stored work, so OmniQ has none to serve")
     return queues
+
+
+def _chosen(queues: dict[str, Task], wanted: Sequence[str]) -> dict[str, Task]:
+    """Those of ``wanted``, or all. Raises `UnknownName` for one that no task has."""
+    for queue in wanted:
+        if queue not in queues:
+            raise UnknownName("queue", queue, queues)
+    return {queue: queues[queue] for queue in wanted} if wanted else queues
 
 
 def _tell_of_results(tasks: Iterable[Task], options: OmniqOptions) -> None:
