@@ -1,23 +1,40 @@
-"""A producer of Open Job Spec jobs that is killed: one unique job, or one atomic batch.
+"""A producer of Open Job Spec jobs that is killed: a unique job, an atomic batch, a chain.
 
-python -m tests.chaos.ojs_producer unique|batch
+python -m tests.chaos.ojs_producer unique|batch|chain
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 
 from penstock.broker.link import Link
 from penstock.broker.options import NatsOptions
 from penstock.protocols.ojs.client import OjsClient
+from penstock.protocols.ojs.engine import Engine
+from penstock.protocols.ojs.fields import object_of
+from penstock.protocols.ojs.options import OjsOptions
 
 BATCH = 20
+CHAIN = 3
+
+
+async def chain(link: Link) -> None:
+    """Three jobs, one after another; the second and third are some worker's to start."""
+    engine = await Engine.open(link, OjsOptions(), services=False)
+    steps = [{"type": "plain", "args": [{"n": n}]} for n in range(CHAIN)]
+    body = object_of(json.dumps({"type": "chain", "steps": steps}).encode())
+    print("stored", await engine.workflows.create(engine.workflows.parse(body)))
+    await engine.close()
 
 
 async def main(manner: str) -> None:
     link = await Link.open(NatsOptions.from_url(os.environ["NATS_URL"]))
+    if manner == "chain":
+        await chain(link)
+        return
     async with await OjsClient.open(link) as client:
         if manner == "unique":
             once = {"keys": ["type", "args"], "on_conflict": "ignore"}

@@ -15,7 +15,17 @@ from tests.chaos.test_ojs_windows import WINDOWS as OJS_SHORT
 from tests.chaos.test_omniq_windows import WINDOWS as OMNIQ_WINDOWS
 
 ROOT = Path(__file__).parents[2]
-OJS_WINDOWS = [*OJS_SHORT, *OJS_DEEPER, KillPoint("ojs.wrote.lapsed")]
+OJS_ELSEWHERE = (
+    "wrote.lapsed",
+    "unique_staged",
+    "unique_locked",
+    "batch_staged",
+    "batch_committed",
+    "workflow_created",
+    "workflow_started",
+    "cron_fired",
+)
+OJS_WINDOWS = [*OJS_SHORT, *OJS_DEEPER, *(KillPoint(f"ojs.{name}") for name in OJS_ELSEWHERE)]
 PAGE = (ROOT / "docs" / "explanation" / "crash-safety.md").read_text("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Producers of unique jobs and atomic batches are killed between their writes.
+"""Producers of unique jobs, atomic batches and workflows are killed between their writes.
 
 What was staged and never committed disappears, what was committed counts in full; the
 reconciler of any worker sees to both after `OjsOptions.patience`.
@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.harness import Program, eventually
 from tests.chaos.invariants import Ledger
-from tests.chaos.ojs_producer import BATCH
+from tests.chaos.ojs_producer import BATCH, CHAIN
 from tests.chaos.ojs_stage import OjsStage
 from tests.chaos.points import KillPoint
 
@@ -59,6 +59,34 @@ async def test_a_unique_job_whose_producer_died_is_there_once_when_it_is_asked_f
         await eventually(one_is_left, 60, what="one completed job and no other record")
 
     assert await starts(ojs) == 1
+
+
+CHAINS = [
+    (KillPoint("ojs.workflow_created"), None),  # the workflow is there, no member is
+    (KillPoint("ojs.workflow_started"), None),  # its first member is there
+    (None, KillPoint("ojs.workflow_started")),  # a worker started the next member
+    (None, KillPoint("ojs.wrote.completed", 2)),  # a member is done, the next not started
+]
+
+
+@pytest.mark.parametrize(("at_producer", "at_worker"), CHAINS, ids=str)
+async def test_a_chain_goes_on_whoever_died_between_its_members(
+    at_producer: KillPoint | None, at_worker: KillPoint | None, ojs: OjsStage
+) -> None:
+    async with producer(ojs, "chain", at_producer) as first:
+        assert await first.wait(60) == (-9 if at_producer else 0), first.output
+    if at_worker is not None:
+        async with ojs.worker({**IMPATIENT, **at_worker.env}) as doomed:
+            assert await doomed.wait(60) == -9, doomed.output
+    async with ojs.worker(IMPATIENT) as worker:
+        await ojs.ready(worker)
+
+        async def all_are_done() -> bool:
+            return await states(ojs) == ["completed"] * CHAIN
+
+        await eventually(all_are_done, 60, what="the whole chain")
+
+    assert await starts(ojs) == CHAIN
 
 
 async def test_an_atomic_batch_killed_before_its_commit_never_existed(ojs: OjsStage) -> None:
