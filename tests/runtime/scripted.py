@@ -280,8 +280,8 @@ class ScriptedDelivery:
         if not self.mine or isinstance(outcome, Lost):
             return Gone()
         settled = self._settled(outcome)
-        await self.wire.tell()
-        return settled
+        lost_answer = await self.wire.called("settled")  # it was done; what is heard of it?
+        return settled if lost_answer is None else lost_answer
 
     def _settled(self, outcome: Outcome) -> Settled:
         match outcome:
