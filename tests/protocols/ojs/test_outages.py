@@ -12,6 +12,7 @@ from penstock.broker.embedded import EmbeddedNats
 from penstock.broker.link import Link
 from penstock.broker.options import NatsOptions
 from penstock.core.errors import PenstockError
+from penstock.protocols.ojs import books
 from penstock.protocols.ojs.engine import Engine
 from penstock.protocols.ojs.refusal import Refused
 
@@ -85,3 +86,25 @@ async def test_while_nats_is_away_an_answer_says_so_and_nothing_hangs(
     finally:
         fresh_nats.resume()
     assert (await insistently(lambda: take(a))).job.attempt >= 1
+
+
+async def test_who_was_away_for_long_learns_which_jobs_are_gone(
+    pair: list[Engine], fresh_nats: EmbeddedNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    gone, kept = await push(a), await push(a)
+    await b.shared.books.barrier()
+    await b.shared.books._mirror.stop()  # deaf, as when cut off
+    await a.cancel(gone.id)
+    await a.delete(gone.id)
+    jobs = a.shared.room.jobs
+    await a.shared.room.js.purge(jobs.stream, subject=f"{jobs.prefix}{gone.id}")  # its marker too
+    assert gone.id in b.shared.books.index
+
+    monkeypatch.setattr(books, "_LONG_AWAY_S", -1.0)
+    fresh_nats.restart()
+
+    await until(lambda: b.ready and gone.id not in b.shared.books.index)
+    assert b.shared.books.index.counts("default")["available"] == 1
+    record = await insistently(lambda: take(b))
+    assert record.id == kept.id

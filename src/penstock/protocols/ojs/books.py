@@ -21,7 +21,7 @@ from penstock.protocols.ojs.index import Index
 from penstock.protocols.ojs.record import Record, decode_record
 from penstock.protocols.ojs.refusal import Refusal, Refused
 from penstock.protocols.ojs.room import WIPED, Room
-from penstock.protocols.ojs.store import TXN, Found, Store, verdict_of
+from penstock.protocols.ojs.store import MARKER_TTL, TXN, Found, Store, verdict_of
 
 __all__ = ["Books", "SharedBarrier"]
 
@@ -29,6 +29,7 @@ _log = logging.getLogger("penstock.ojs")
 _MAX_KNOWN: Final = 20_000
 _MAX_KNOWN_RECORD: Final = 16 << 10  # larger ones are read again when needed
 _TIDY_EVERY: Final = 10_000
+_LONG_AWAY_S: Final = MARKER_TTL.total_seconds() / 2
 
 Listener = Callable[[str, Entry | None, Record | None], None]
 
@@ -43,12 +44,13 @@ class Books:
         self.wrote: Callable[[Record], None] = _silent
         self.store = Store(room, heard=self._own, lost=self.lost, known=self.known)
         self._listeners: list[Listener] = []
-        self._on_wipe: list[Callable[[], None]] = []
         self._known: dict[str, Found] = {}
         self._txns: dict[str, int] = {}
         self._applied = 0
-        self._mirror = Mirror.of_bucket(room.jobs, self._apply, reset=self.clear)
-        self._barrier = SharedBarrier(self._mirror)
+        self._room = room
+        self._seen_at = 0.0
+        self._rebuilding: asyncio.Task[None] | None = None
+        self._follow()
         self.starting = True
 
     async def start(self, *, within: float = 120.0) -> None:
@@ -57,15 +59,33 @@ class Books:
             await self._mirror.start()
             async with asyncio.timeout(within):
                 await self._mirror.ready.wait()
+            self._room.link.on_reconnect(self._came_back)
+        self._seen_at = asyncio.get_running_loop().time()
         self.starting = False
 
     async def stop(self) -> None:
+        self._room.link.forget(self._came_back)
+        if self._rebuilding is not None:
+            self._rebuilding.cancel()
+            await asyncio.wait([self._rebuilding])
         await self._mirror.stop()
+
+    async def rebuild(self) -> None:
+        """Forget everything and read the bucket again: who was away for longer than markers of
+        removed jobs are kept has missed that they are gone."""
+        _log.info("this instance was away for long: its index is built again")
+        self._room.link.forget(self._came_back)
+        self.starting = True
+        await self._mirror.stop()
+        self.clear()
+        self._follow()
+        await self.start()
 
     async def barrier(self, timeout: float = 2.0) -> None:
         """Return when everything stored before the call is in the index."""
         if self.follows:
             await self._barrier.pass_through(timeout)
+            self._seen_at = asyncio.get_running_loop().time()
 
     @property
     def alive(self) -> bool:
@@ -75,9 +95,6 @@ class Books:
         """``listener(id, entry, record)`` after each change: no entry for a purged job, and no
         record where it is not at hand."""
         self._listeners.append(listener)
-
-    def on_wipe(self, callback: Callable[[], None]) -> None:
-        self._on_wipe.append(callback)
 
     # Feeding ----------------------------------------------------------------------------
 
@@ -120,10 +137,21 @@ class Books:
         self.index.clear()
         self._known.clear()
         self._txns.clear()
-        for callback in self._on_wipe:
-            callback()
 
     # Inside -----------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        self._mirror = Mirror.of_bucket(self._room.jobs, self._apply, reset=self.clear)
+        self._barrier = SharedBarrier(self._mirror)
+
+    def _came_back(self) -> None:
+        """Connected again. What was seen last may be too long ago to go on from there."""
+        away_s = asyncio.get_running_loop().time() - self._seen_at
+        if away_s > _LONG_AWAY_S and (self._rebuilding is None or self._rebuilding.done()):
+            self._rebuilding = asyncio.get_running_loop().create_task(
+                self.rebuild(), name="ojs:rebuild"
+            )
+            self._rebuilding.add_done_callback(_retrieve)
 
     def _tell(self, job_id: str, record: Record | None) -> None:
         entry = self.index.get(job_id)
@@ -145,6 +173,7 @@ class Books:
             if entry is None or entry.revision < value.revision:
                 self._apply_record(value)
         self._applied += 1
+        self._seen_at = asyncio.get_running_loop().time()
         if self._applied % _TIDY_EVERY == 0:
             self.index.reached(value.revision)
 

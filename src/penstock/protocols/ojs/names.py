@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Literal
 from uuid import UUID
 
@@ -92,6 +93,7 @@ BUCKETS: Final = tuple(Bucket)
 _UNSAFE: Final = re.compile(rb"[^a-z0-9_-]")
 
 
+@lru_cache(maxsize=10_000)
 def queue_token(queue: str) -> str:
     """One subject token for ``queue``: lower-case letters, digits, ``-`` and ``_`` as they
     are, every other byte as ``=`` and two hex digits.

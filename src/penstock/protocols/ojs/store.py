@@ -29,12 +29,12 @@ from penstock.protocols.ojs.record import Record, decode_record, encode_record
 from penstock.protocols.ojs.refusal import Refusal, Refused, not_found
 from penstock.protocols.ojs.room import Room
 
-__all__ = ["TXN", "Decide", "Found", "Store", "Verdict", "unavailable"]
+__all__ = ["MARKER_TTL", "TXN", "Decide", "Found", "Store", "Verdict", "unavailable"]
 
 _log = logging.getLogger("penstock.ojs")
 TXN: Final = "txn."
 _TRIES: Final = 8
-_MARKER_TTL: Final = timedelta(seconds=60)
+MARKER_TTL: Final = timedelta(seconds=60)
 
 Decide = Callable[[Record], Record | Refusal]
 
@@ -176,7 +176,7 @@ class Store:
 
     async def purge(self, job_id: str, revision: int) -> bool:
         """Remove the record if it is still at ``revision``; the marker vanishes by itself."""
-        written = await self._bucket.purge(job_id, revision, marker_ttl=_MARKER_TTL)
+        written = await self._bucket.purge(job_id, revision, marker_ttl=MARKER_TTL)
         if isinstance(written, Stored):
             self._lost(job_id, written.seq)
             return True
@@ -197,7 +197,7 @@ class Store:
         return (await self.verdict(txn)) is committed
 
     async def forget_txn(self, txn: str) -> None:
-        await self._bucket.purge(TXN + txn, marker_ttl=_MARKER_TTL)
+        await self._bucket.purge(TXN + txn, marker_ttl=MARKER_TTL)
 
     # Inside -----------------------------------------------------------------------------
 
