@@ -17,9 +17,10 @@ from penstock.core.task import Task
 from penstock.protocols.omniq.admin import OmniqAdmin
 from penstock.protocols.omniq.client import OmniqClient
 from penstock.protocols.omniq.options import OmniqOptions
+from penstock.protocols.omniq.producer import queue_for
 from penstock.protocols.omniq.worker import QueueSource
 
-__all__ = ["open_admin", "open_client", "queue_of", "serve"]
+__all__ = ["open_admin", "open_client", "serve"]
 
 _log = logging.getLogger("penstock.omniq")
 
@@ -62,18 +63,13 @@ async def open_client(hall: Hall) -> OmniqClient:
     return client
 
 
-def queue_of(task: Task) -> str:
-    """The queue of a task: its name for OmniQ if given, its ``queue=``, or its name."""
-    return task.names.get("omniq") or task.queue or task.name
-
-
 def _by_queue(tasks: Iterable[Task]) -> dict[str, Task]:
     queues: dict[str, Task] = {}
     for task in tasks:
         if task.replies:
             _log.info("task %s replies, so OmniQ does not serve it", task.name)
             continue
-        queue = queue_of(task)
+        queue = queue_for(task)
         if queue in queues:
             raise ConfigError(
                 f"tasks {queues[queue].name!r} and {task.name!r} share the OmniQ queue {queue!r},"
