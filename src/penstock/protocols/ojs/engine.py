@@ -28,6 +28,7 @@ from penstock.protocols.ojs.envelope import Submission, parse_submission
 from penstock.protocols.ojs.eventlog import EventLog
 from penstock.protocols.ojs.flows import Flows
 from penstock.protocols.ojs.handing import Handing
+from penstock.protocols.ojs.hooks import Hooks
 from penstock.protocols.ojs.intake import Intake, Pushed
 from penstock.protocols.ojs.options import OjsOptions
 from penstock.protocols.ojs.orders import Orders
@@ -52,7 +53,7 @@ from penstock.protocols.ojs.throttle import RateLimit
 from penstock.protocols.ojs.told import Told
 from penstock.protocols.ojs.views import JobPage, JobQuery, LimitView, QueueView, Totals
 from penstock.protocols.ojs.wakeups import acknowledge, publish_news
-from penstock.protocols.ojs.workers import Beat, WorkerRow, Workers
+from penstock.protocols.ojs.workers import Beat, Workers
 
 if TYPE_CHECKING:
     from penstock.broker.link import Link
@@ -79,6 +80,7 @@ class Engine:
         self.crons = Crons(shared, self.intake, self.told)
         self.workflows = Flows(shared, self.intake, self.told)
         self.events = EventLog(shared)
+        self.hooks = Hooks(shared)
         self.services = Services.of(self) if services else None
 
     @classmethod
@@ -128,6 +130,7 @@ class Engine:
             self.workers.start(),
             self.crons.table.start(),
             self.workflows.start(),
+            self.hooks.start(),
         )
         await self.peers.start()
         shared.queues.table.listen(lambda _name, _row: shared.bells.ring_all())
@@ -145,6 +148,7 @@ class Engine:
             self.orders,
             self.peers,
             self.events,
+            self.hooks,
             self.workflows,
             self.workers,
             self.crons.table,
@@ -428,10 +432,6 @@ class Engine:
             dead_letters=index.dead_letter_count,
             uptime_s=(self.shared.clock() - self.started_at).total_seconds(),
         )
-
-    async def worker_list(self) -> list[WorkerRow]:
-        await self.workers.table.barrier()
-        return self.workers.all()
 
     async def reset(self) -> None:
         """Remove everything, on every instance. For test runs; needs ``conformance``."""

@@ -106,6 +106,9 @@ class OjsOptions(Struct, frozen=True, kw_only=True):
         days=7
     )
     max_events: Annotated[int, Meta(ge=1, description="How many events are kept.")] = 1_000_000
+    webhooks_private: Annotated[
+        bool, Meta(description="Allow webhooks to addresses of this machine or network.")
+    ] = False
     require_tenant: Annotated[bool, Meta(description="Refuse requests that name no tenant.")] = (
         False
     )

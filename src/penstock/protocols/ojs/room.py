@@ -88,8 +88,10 @@ class Room:
         await self.js.purge(names.STREAM)
         if self.options.events:
             await self.js.purge(EVENTS)
-        for bucket in (self.unique, self.schemas, self.webhooks):
+        await self.js.purge(self.unique.stream)
+        for bucket in (self.schemas, self.webhooks):
             await self.js.purge(bucket.stream)
+            await bucket.put(WIPED, b"{}")
         for bucket in (self.workflows, self.crons, self.workers, self.queues, self.jobs):
             if bucket is self.queues:
                 for kind in ("queue", "limit"):

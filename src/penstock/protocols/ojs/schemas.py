@@ -24,6 +24,7 @@ from penstock.core.schema import Validator
 from penstock.protocols.ojs.instants import instant_text
 from penstock.protocols.ojs.names import queue_token
 from penstock.protocols.ojs.refusal import Refusal, not_found
+from penstock.protocols.ojs.room import WIPED
 
 __all__ = ["Checking", "Registered", "SchemaRegistry"]
 
@@ -166,6 +167,9 @@ class SchemaRegistry:
         return self._validators[key]
 
     def _apply(self, entry: Entry) -> None:
+        if entry.key == WIPED:
+            self._forget()
+            return
         known = self._keys.pop(entry.key, None)
         if known is not None:
             job_type, version = known

@@ -15,6 +15,7 @@ from penstock.protocols.ojs.books import Books
 from penstock.protocols.ojs.clockwork import Clockwork
 from penstock.protocols.ojs.crons import Crons
 from penstock.protocols.ojs.entry import Entry
+from penstock.protocols.ojs.hook_sender import HookSender
 from penstock.protocols.ojs.projector import Projector
 from penstock.protocols.ojs.reconciler import Reconciler
 from penstock.protocols.ojs.wakeups import WakeUps
@@ -38,6 +39,7 @@ class Services:
         *,
         projector: Projector | None,
         wake_ups: WakeUps,
+        hook_sender: HookSender | None,
     ) -> None:
         self.steward = steward
         self.clockwork = clockwork
@@ -45,6 +47,7 @@ class Services:
         self.reconciler = reconciler
         self.projector = projector
         self.wake_ups = wake_ups
+        self.hook_sender = hook_sender
 
     @classmethod
     def of(cls, engine: Engine) -> Services:
@@ -63,6 +66,9 @@ class Services:
             Reconciler(shared, engine.intake, workflows, engine.workers, wake_ups),
             projector=Projector(shared, steward) if shared.options.events else None,
             wake_ups=wake_ups,
+            hook_sender=(
+                HookSender(shared, engine.hooks, steward) if shared.options.events else None
+            ),
         )
 
     def listen(self, books: Books) -> None:
@@ -78,9 +84,13 @@ class Services:
         self.wake_ups.start()
         if self.projector is not None:
             self.projector.start()
+        if self.hook_sender is not None:
+            self.hook_sender.start()
 
     async def stop(self) -> None:
         """End them all. Safe to repeat."""
+        if self.hook_sender is not None:
+            await self.hook_sender.stop()
         if self.projector is not None:
             await self.projector.stop()
         await self.wake_ups.stop()

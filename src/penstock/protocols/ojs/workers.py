@@ -77,6 +77,11 @@ class Workers:
     def all(self) -> list[WorkerRow]:
         return [row for _, row in self.table.rows()]
 
+    async def listed(self) -> list[WorkerRow]:
+        """All, those included that others have heard of before this call."""
+        await self.table.barrier()
+        return self.all()
+
     def get(self, worker: str) -> WorkerRow | Refusal:
         row = self.table.get(_key(worker))
         return not_found("worker", worker) if row is None else row

@@ -14,6 +14,7 @@ from penstock.protocols.ojs.http.routes.admin import ADMIN
 from penstock.protocols.ojs.http.routes.cron import CRONS
 from penstock.protocols.ojs.http.routes.dead import DEAD
 from penstock.protocols.ojs.http.routes.events import EVENTS
+from penstock.protocols.ojs.http.routes.hooks import HOOKS
 from penstock.protocols.ojs.http.routes.jobs import JOBS
 from penstock.protocols.ojs.http.routes.notes import NOTES
 from penstock.protocols.ojs.http.routes.queues import QUEUES
@@ -40,6 +41,7 @@ TABLES: Final = (
     EVENTS,
     NOTES,
     SCHEMAS,
+    HOOKS,
     ADMIN,
 )
 

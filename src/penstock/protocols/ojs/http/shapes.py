@@ -193,6 +193,13 @@ SHAPES: Final[dict[str, Shape]] = {
     "ProgressReply": _object("job_id", job_id=_ID),
     "SchemaRequest": _object("schema", schema=_MAP),
     "SchemaReply": _object("type version schema created_at", type=_TYPE, schema=_MAP),
+    "HookRequest": _object(
+        url=_TEXT, events=_TEXTS, secret=_TEXT, filter=_MAP, metadata=_MAP, active=_FLAG
+    ),
+    "HookReply": _object(
+        "subscription",
+        subscription=_object("id url events active", id=_TEXT, url=_TEXT, events=_TEXTS),
+    ),
     "Health": _object("status", status=_TEXT),
 }
 

@@ -158,7 +158,7 @@ async def delete_many(x: Exchange) -> Response:
 @ADMIN.on("GET", f"{_AT}/workers", role=Role.VIEW, query=_PAGE)
 async def workers(x: Exchange) -> Response:
     """Every worker that has sent a heartbeat."""
-    page, found = _page(x), await x.engine.worker_list()
+    page, found = _page(x), await x.engine.workers.listed()
     states = [x.engine.workers.state_of(row) for row in found]
     items = [_worker(x, row) for row in found[page.skip : page.skip + page.size]]
     summary = {
