@@ -142,7 +142,7 @@ async def test_a_worker_that_was_cut_off_for_longer_than_the_ack_wait_settles_no
     await client.room.jetstream.ensure_consumer(options.stream, quick)
     ledger = Ledger(open=False)
     async with FaultProxy.to(nats_server.url) as proxy:
-        await serve(a_task(ledger.job), url=proxy.url)
+        first = await serve(a_task(ledger.job), url=proxy.url)
         run = await client.enqueue("job", {"n": 7})
         await ledger.has_run(1)
         proxy.refuse()
@@ -156,6 +156,7 @@ async def test_a_worker_that_was_cut_off_for_longer_than_the_ack_wait_settles_no
         late = await client.enqueue("job", {"n": 8})  # both workers are there again
         assert await late.result(30) == 8
         assert await client.room.results.get(f"job.{run.run_id}", leader=True) == entry
+        await first.stop()
     assert (ledger.ran[7], other.ran[7]) == (1, 1)
     assert story.words.count("put 200") == 2
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ResultWaits", "dropped"]
 
 _READABLE_WITHIN: Final = (0.0, 0.002, 0.01, 0.05, 0.25, 1.0, 3.0)  # a write just heard of
+_AT_FIRST: Final = (0.05, 0.5)  # what was written just before we listened is readable by then
 _LOOK_AGAIN: Final = 10.0  # a hint can be lost with a connection; never trust one to come
 
 
@@ -79,13 +80,14 @@ class _Wait:
     async def final(self) -> Output:
         subject = self._room.results.prefix + self._key
         subscription = await self._room.link.subscribe(subject, self._on_hint)
+        looks = iter(_AT_FIRST)
         try:
             while True:
                 self.hint.clear()
                 output = await self._look()
                 if output is not None:
                     return output
-                await self._next_hint()
+                await self._next_hint(next(looks, _LOOK_AGAIN))
         finally:
             await subscription.unsubscribe()
 
@@ -102,9 +104,9 @@ class _Wait:
             self._heard = heard
         self.hint.set()
 
-    async def _next_hint(self) -> None:
+    async def _next_hint(self, within: float) -> None:
         try:
-            async with asyncio.timeout(_LOOK_AGAIN):
+            async with asyncio.timeout(within):
                 await self.hint.wait()
         except TimeoutError:
             return
