@@ -12,6 +12,7 @@ from tests.chaos.test_natq_dead import REPLAYS
 from tests.chaos.test_natq_windows import WINDOWS
 from tests.chaos.test_ojs_windows import DEEPER as OJS_DEEPER
 from tests.chaos.test_ojs_windows import WINDOWS as OJS_SHORT
+from tests.chaos.test_omniq_groups import WINDOWS as OMNIQ_GROUP_WINDOWS
 from tests.chaos.test_omniq_windows import WINDOWS as OMNIQ_WINDOWS
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +53,15 @@ def test_every_law_on_the_page_exists(defined: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("room", "windows"), [
-    ("natq", [*WINDOWS, *REPLAYS]), ("omniq", OMNIQ_WINDOWS), ("ojs", OJS_WINDOWS),
+    ("natq", [*WINDOWS, *REPLAYS]),
+    ("omniq", [*OMNIQ_WINDOWS, *OMNIQ_GROUP_WINDOWS]),
+    ("ojs", OJS_WINDOWS),
 ])  # fmt: skip
 def test_every_window_is_on_the_page(room: str, windows: list[Window]) -> None:
     named = set(re.findall(rf"`({room}\.(?!on_lost)[\w.]+)`", PAGE))
 
-    assert named == {window.name for window in windows if isinstance(window, KillPoint)}
+    points = {window.name for window in windows if isinstance(window, KillPoint)}
+    assert named == {point for point in points if point.startswith(room)}
 
 
 def test_every_kill_test_of_natq_is_on_the_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.core import points
 from penstock.core.errors import PenstockError
 from penstock.protocols.omniq.errors import OmniqError
 from penstock.protocols.omniq.wire import ReservedJob
@@ -47,12 +48,15 @@ class Beats:
         self, beats: list[tuple[tuple[str, str], asyncio.Future[int | OmniqError]]]
     ) -> None:
         answers: list[int | OmniqError | PenstockError]
+        leases = [lease for lease, _ in beats]
+        if points.armed:
+            points.reach("omniq.beat")
         try:
-            answers = [
-                *await self._client.heartbeat_many(self._queue, [lease for lease, _ in beats])
-            ]
+            answers = [*await self._client.heartbeat_many(self._queue, leases)]
         except PenstockError as error:
             answers = [error] * len(beats)
+        if points.armed:
+            points.reach("omniq.beaten")
         for (_, waiting), answer in zip(beats, answers, strict=True):
             if waiting.done():
                 continue

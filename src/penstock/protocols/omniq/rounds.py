@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.redis_port import RedisClosed
+from penstock.core import points
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ class Rounds:
     async def _one_round(self) -> float:
         """Seconds until the next round."""
         options = self._options
+        if points.armed:
+            points.reach("omniq.round")
         tended = await self._client.tend(self._queue, options.promote_batch, options.reap_batch)
+        if points.armed:
+            points.reach("omniq.rounded")
         if tended.promoted >= options.promote_batch or tended.reaped >= options.reap_batch:
             return 0.0
         usual_s = self._every_s * random.uniform(0.8, 1.0)
