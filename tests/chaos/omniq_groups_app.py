@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import sys
 
 from penstock.core import points
@@ -16,6 +17,12 @@ from penstock.protocols.omniq.context import JobContext
 from tests.chaos.invariants import Journal
 
 _LONGEST_S = 0.01
+
+
+def tell_what_is_going_on() -> None:
+    """For the message of a test that waits in vain."""
+    for task in asyncio.all_tasks():
+        task.print_stack()
 
 
 async def main(url: str, queue: str, path: str, concurrency: str) -> None:
@@ -29,6 +36,7 @@ async def main(url: str, queue: str, path: str, concurrency: str) -> None:
         journal.note("finished", ctx.job_id, about)
         points.reach("app.finished")
 
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell_what_is_going_on)
     async with OmniqClient(url) as client:
         await client.consume(queue, handle, concurrency=int(concurrency))
 

@@ -7,6 +7,7 @@ consumers die: no group may ever have more leases than its limit, and its counte
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ import redis.asyncio as aio_redis_py
 
 from penstock.protocols.omniq.client import OmniqClient
 from penstock.protocols.omniq.store import Draft
-from tests.chaos.harness import Program, eventually
+from tests.chaos.harness import Program, Unmet, eventually
 from tests.chaos.invariants import Ledger, Violation
 from tests.protocols.omniq.invariants import check_invariants
 
@@ -96,8 +97,16 @@ class GroupsStage:
                 f"{base}:active", f"{base}:delayed", f"{base}:wait", f"{base}:groups:ready"
             )
 
-    async def drained(self, within: float) -> None:
-        await eventually(self.empty, within, what="the end of the work", every=0.1)
+    async def drained(self, within: float, *by: Program) -> None:
+        """Return when nothing is left; a failure tells what the consumers said."""
+        try:
+            await eventually(self.empty, within, what="the end of the work", every=0.1)
+        except Unmet as error:
+            for one in by:
+                one.signal(signal.SIGUSR1)
+            await asyncio.sleep(1)  # the test has failed; this is for its message
+            said = "\n".join(f"exit code {one.exit_code}:\n{one.output[-6000:]}" for one in by)
+            raise Unmet(f"{error}\n{said}") from None
 
     @asynccontextmanager
     async def audited(self) -> AsyncIterator[None]:

@@ -66,7 +66,7 @@ async def test_whichever_step_a_consumer_dies_at_groups_are_served_whole_and_in_
         await die_one_by_one(stage, DYING, at_once=2)
         assert not await stage.empty(), "the work was over before the last window"
         async with stage.consumer() as last:
-            await stage.drained(within=60)
+            await stage.drained(60, last)
             last.terminate()
             assert await last.wait(30) == 0
 
@@ -91,7 +91,7 @@ async def test_a_consumer_that_dies_while_it_beats_is_inherited(stage: GroupsSta
             async with stage.consumer(window.env) as doomed:
                 assert await doomed.wait(60) == -9, f"{window} was never reached"
             async with stage.consumer() as heir:
-                await stage.drained(within=60)
+                await stage.drained(60, heir)
                 heir.terminate()
                 assert await heir.wait(30) == 0
 
@@ -123,7 +123,7 @@ async def test_twenty_thousand_jobs_in_two_hundred_groups_outlive_their_consumer
                     await asyncio.sleep(with_life)
                     struck.kill()
                     await struck.wait()
-            await stage.drained(within=900)
+            await stage.drained(900, one, two)
             for last in (one, two):
                 last.terminate()
                 assert await last.wait(30) == 0
@@ -135,6 +135,7 @@ async def test_twenty_thousand_jobs_in_two_hundred_groups_outlive_their_consumer
 # -- Redis itself dies ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_redis_killed_under_load_loses_nothing_that_it_acknowledged(
     tmp_path: Path,
 ) -> None:
@@ -163,7 +164,7 @@ async def test_a_redis_killed_under_load_loses_nothing_that_it_acknowledged(
                 enough = len(stage.published) + 100
                 await eventually(lambda: len(stage.published) > enough, 60)
                 stop.set()
-            await stage.drained(within=90)
+            await stage.drained(60, one, two)
             await _end(one, two)
 
         assert stage.judge() == []

@@ -194,6 +194,8 @@ class RedisLink:
             except BaseException:
                 await wire.aclose(RedisLost("the greeting failed"))
                 raise
+        if wire.gone:  # it ended between its last answer and now, when nobody was told
+            raise RedisLost("the connection to Redis broke after the greeting")
         return wire
 
     def _lost(self, wire: _Wire) -> None:
@@ -226,7 +228,7 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: list[bytes] = []
         self._writable = True
-        self._gone = False
+        self.gone = False
         self._cause: PenstockError | None = None
         self._roomless: list[asyncio.Future[None]] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -236,7 +238,7 @@ class _Wire(asyncio.Protocol):
     def send(self, command: bytes) -> asyncio.Future[Reply]:
         """Queue one command; the future is its answer (a refusal is a value)."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        if self._gone:
+        if self.gone:
             future.set_exception(RedisLost("the connection to Redis broke"))
             return future
         self.pending.append(future)
@@ -260,7 +262,7 @@ class _Wire(asyncio.Protocol):
         await asyncio.sleep(0)
 
     def _flush(self) -> None:
-        if self._outgoing and self._writable and self._transport is not None and not self._gone:
+        if self._outgoing and self._writable and self._transport is not None and not self.gone:
             batch, self._outgoing = self._outgoing, []
             self._transport.write(batch[0] if len(batch) == 1 else b"".join(batch))
 
@@ -332,7 +334,7 @@ class _Wire(asyncio.Protocol):
         self._on_lost(self)  # at once: the next command must not find this connection
 
     def _end(self, cause: PenstockError) -> None:
-        self._gone = True
+        self.gone = True
         if self._sweep is not None:
             self._sweep.cancel()
         failed, self.pending = self.pending, deque()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.redis_embedded import EmbeddedRedis
-from penstock.broker.redis_port import RedisPort, RedisTarget, SyncRedisPort
+from penstock.broker.redis_port import RedisLost, RedisPort, RedisTarget, SyncRedisPort
 from penstock.broker.resp import Arg, Reply
 from penstock.core.errors import ConfigError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Bells", "OpenDoor", "open_door", "open_sync_door", "twin_port"]
 
 _ABOUT: Final[tuple[Arg, ...]] = ("INFO", "cluster")
+_ASKED_AGAIN: Final = 5
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ async def open_door(door: OpenDoor) -> RedisPort:
         return RedisClusterLink(door.url, timeout=door.timeout)
     link = RedisLink(door.url, timeout=door.timeout)
     try:
-        if _is_clustered(*await link.pipeline([_ABOUT])):
+        if _is_clustered(await _about(link)):
             door.cluster = True
             await link.aclose()
             return RedisClusterLink(door.url, timeout=door.timeout)
@@ -98,7 +100,7 @@ def open_sync_door(door: OpenDoor) -> SyncRedisPort:
         return SyncRedisClusterLink(door.url, timeout=door.timeout)
     link = SyncRedisLink(door.url, timeout=door.timeout)
     try:
-        if _is_clustered(*link.pipeline([_ABOUT])):
+        if _is_clustered(_about_sync(link)):
             door.cluster = True
             link.close()
             return SyncRedisClusterLink(door.url, timeout=door.timeout)
@@ -152,6 +154,21 @@ class Bells:
         sentry, self._sentry = self._sentry, None
         if sentry is not None:
             await sentry.aclose()
+
+
+async def _about(link: RedisPort) -> Reply:
+    """What a server says about itself; asked again if it goes away meanwhile."""
+    for _ in range(_ASKED_AGAIN):
+        with contextlib.suppress(RedisLost):
+            return (await link.pipeline([_ABOUT]))[0]
+    return (await link.pipeline([_ABOUT]))[0]
+
+
+def _about_sync(link: SyncRedisPort) -> Reply:
+    for _ in range(_ASKED_AGAIN):
+        with contextlib.suppress(RedisLost):
+            return link.pipeline([_ABOUT])[0]
+    return link.pipeline([_ABOUT])[0]
 
 
 def _is_clustered(about: Reply) -> bool:
