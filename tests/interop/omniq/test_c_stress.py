@@ -113,10 +113,12 @@ def test_15_limits_hold_and_every_job_is_finished_whoever_dies(
         for n in range(400)
     ]
     with SyncOmniqClient(server.url) as client, ExitStack() as stack:
+        client.pause(queue)  # until all are there: the first must not do it alone
         client.publish_many(
             queue, drafts, group_limit=3, max_attempts=9, backoff_ms=20, timeout_ms=5_000
         )
         every = started(server, queue, version, stack)
+        client.resume(queue)
         facts = drain(server, queue, every, len(drafts), kill=True)
 
         most = most_at_once(every)
@@ -140,8 +142,10 @@ def test_15_a_group_of_one_starts_its_jobs_in_the_order_of_their_publishing(
         drafts = [
             Draft(payload={"sleep": 0}, job_id=f"{n}", gid=f"g{n % GROUPS}") for n in range(400)
         ]
+        client.pause(queue)
         client.publish_many(queue, drafts, group_limit=1)
         every = started(server, queue, version, stack)
+        client.resume(queue)
         facts = drain(server, queue, every, len(drafts), kill=False)
 
         order: dict[str, list[int]] = defaultdict(list)
