@@ -5,6 +5,7 @@ And the suite itself must be able to fail: a worker full of flaws is caught in e
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ import pytest
 from tests.chaos.harness import Program
 from tests.chaos.servers import NatsServer
 from tests.conformance.natq.registry import checks
+from tests.conformance.natq.stage import Stage
 from tests.conformance.natq.suite import Report, chosen, run_suite
 
 ROOT = Path(__file__).parents[3]
@@ -113,6 +115,18 @@ async def test_the_example_worker_passes_all_that_its_seven_tasks_can_show() -> 
 
     assert not report.of("FAIL"), told(report, "FAIL")
     assert not report.of("skip"), told(report, "skip")
+
+
+@needs_a_runtime
+async def test_two_example_workers_agree_on_the_attempts_of_a_job() -> None:
+    """They count deliveries: a counter in memory would start anew in the other worker."""
+    command = [sys.executable, str(EXAMPLE)]
+    async with NatsServer() as server, Stage(server.url, command, server) as stage:
+        await asyncio.gather(stage.add_worker(), stage.add_worker())
+        jobs = [await stage.enqueue("e2e-retry", {"failCount": 1}) for _ in range(8)]
+        for job in jobs:
+            assert (await stage.final(job.key, 30))["data"] == {"attempts": 2}
+            assert await stage.statuses(job.key) == [100, 100, 200]
 
 
 @pytest.mark.slow

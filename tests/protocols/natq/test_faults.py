@@ -242,6 +242,8 @@ async def test_a_task_that_changed_its_kind_is_told_with_the_right_verb(
 
     with pytest.raises(BadInput, match="it takes jobs, not calls"):
         await client.call("job")
+    await serve(a_task(job, reply=True))  # and back again
+    assert await client.call("job") == 1
 
 
 async def test_results_of_two_tasks_that_share_a_run_id_are_not_mixed_up(

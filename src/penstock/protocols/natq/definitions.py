@@ -45,6 +45,10 @@ class Announced:
     definition: TaskDefinition | None = None
     validator: Validator | None = None
 
+    def is_other(self, kind: TaskType) -> bool:
+        """Is it announced, and as a task of the other kind?"""
+        return self.definition is not None and self.definition.type is not kind
+
 
 class Definitions:
     """The announced tasks of one natq, for one producer."""
@@ -68,11 +72,10 @@ class Definitions:
     async def of(self, task_id: str, kind: TaskType, *, fresh: bool = False) -> Announced:
         """How to reach ``task_id`` as a task of this kind. Raises `BadInput` for the other kind."""
         known = self._known.get((task_id, kind))
-        if known is None or fresh or self._may_be_there_now(task_id):
+        if known is None or fresh or known.is_other(kind) or self._may_be_there_now(task_id):
             known = self._announced(task_id, kind, await self.read(task_id))
-        definition = known.definition
-        if definition is not None and definition.type is not kind:
-            raise _wrong_kind(definition)
+        if known.definition is not None and known.is_other(kind):
+            raise _wrong_kind(known.definition)
         return known
 
     async def learn(self) -> None:
@@ -85,7 +88,7 @@ class Definitions:
         known = self._known.get((task_id, TaskType.ASYNC))
         if known is None:
             return self._announced(check_task_id(task_id), TaskType.ASYNC, None)
-        if known.definition is not None and known.definition.type is not TaskType.ASYNC:
+        if known.definition is not None and known.is_other(TaskType.ASYNC):
             raise _wrong_kind(known.definition)
         return known
 
