@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md and settings.md from the commands and settings themselves.
+"""Write cli.md, settings.md and ojs-http.md of docs/reference from what they are about.
 
 ``python scripts/gen_cli_docs.py`` writes them; ``--check`` only tells whether they are current.
 """
@@ -16,6 +16,9 @@ import click
 from penstock.cli import exits
 from penstock.cli.output import words_of
 from penstock.cli.root import root
+from penstock.protocols.ojs.http.routing import Route
+from penstock.protocols.ojs.http.serving import TABLES
+from penstock.protocols.ojs.refusal import CODES
 from penstock.settings import Settings
 from penstock.settings.shape import Field, fields_of, sections_of, traits_of, type_words
 from penstock.settings.sources import SHORT_FORMS
@@ -70,8 +73,23 @@ where each value comes from.
 """
 
 
+HTTP_HEAD = """\
+# Open Job Spec over HTTP
+
+<!-- Made by scripts/gen_cli_docs.py; change the handlers instead. -->
+
+Every path of `penstock serve`, as the OpenAPI document at `/ojs/openapi.json` tells it too. What
+the server is and promises stands in [Open Job Spec](ojs.md). The role is the least that a bearer
+token needs where tokens are set: *view*, *operate* or *admin*; `–` is open to everybody.
+"""
+
+
 def main() -> None:
-    pages = {FOLDER / "cli.md": cli_page(), FOLDER / "settings.md": settings_page()}
+    pages = {
+        FOLDER / "cli.md": cli_page(),
+        FOLDER / "settings.md": settings_page(),
+        FOLDER / "ojs-http.md": http_page(),
+    }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv:
         sys.exit(f"not current: {', '.join(path.name for path in stale)}" if stale else 0)
@@ -121,6 +139,29 @@ def _prose(command: click.Command) -> str:
     text = inspect.cleandoc(command.help or "")
     before, mark, listing = text.partition("\b\n")
     return f"{before.rstrip()}\n\n```text\n{listing}\n```" if mark else text
+
+
+def http_page() -> str:
+    return "\n".join(_http_lines()).rstrip() + "\n"
+
+
+def _http_lines() -> Iterator[str]:
+    yield HTTP_HEAD
+    for table in TABLES:
+        yield from (f"## {table.tag.capitalize()}", "")
+        yield from ("| method | path | role | |", "|---|---|---|---|")
+        yield from map(_route, table)
+        yield ""
+    yield from ("## Error codes", "", "| code | status | retryable | remedy |", "|---|---|---|---|")
+    for code, meaning in CODES.items():
+        again = "yes" if meaning.retryable else "no"
+        yield f"| `{code}` | {meaning.status} | {again} | {meaning.hint} |"
+
+
+def _route(route: Route) -> str:
+    role = "–" if route.role is None else route.role.name.lower()
+    query = f" (`{'`, `'.join(route.query)}`)" if route.query else ""
+    return f"| {route.method} | `{route.path}` | {role} | {route.summary}{query} |"
 
 
 def settings_page() -> str:

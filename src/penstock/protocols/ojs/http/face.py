@@ -97,6 +97,9 @@ class OjsFace:
         if tenant and not TENANT.fullmatch(tenant):
             message = "X-OJS-Tenant: letters, digits and ._:- only, at most 128"
             raise Refused(Refusal("invalid_request", message, {"field": "X-OJS-Tenant"}))
+        if not tenant and self._desk.options.require_tenant and _is_for_tenants(route):
+            message = "X-OJS-Tenant is required here"
+            raise Refused(Refusal("invalid_request", message, {"field": "X-OJS-Tenant"}))
         exchange.tenant = tenant
 
     def _check_version(self, exchange: Exchange) -> None:
@@ -104,3 +107,8 @@ class OjsFace:
         if asked and asked.partition(".")[0].strip() != "1":
             message = f"OJS-Version {asked[:20]!r} is not spoken here, only 1.x"
             raise Refused(Refusal("unsupported", message, {"supported": ["1.0"]}))
+
+
+def _is_for_tenants(route: Route) -> bool:
+    """Whether a path is for those whose jobs they are, rather than for operators."""
+    return route.path.startswith(("/ojs/v1/jobs", "/ojs/v1/workers", "/ojs/v1/workflows"))
