@@ -16,7 +16,8 @@ import pytest
 from penstock.broker.embedded import EmbeddedNats
 
 SAMPLE = Path(__file__).with_name("sample_app.py")
-DEADLINE_S = 60
+DEADLINE_S = 180
+STORY_S = 400  # a story may be twenty commands, each a process, on a machine that has other work
 
 
 def clean_environ(**more: str) -> dict[str, str]:
@@ -116,6 +117,13 @@ class Running:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the stories here the time that many processes may need."""
+    for item in items:
+        if SAMPLE.parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(STORY_S))
 
 
 @pytest.fixture

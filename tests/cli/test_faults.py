@@ -16,7 +16,7 @@ import pytest
 
 from penstock.broker.embedded import EmbeddedNats
 from penstock.cli.exits import Exit, run
-from tests.cli.conftest import Cli, Ended
+from tests.cli.conftest import DEADLINE_S, Cli, Ended
 
 MODULE = "from penstock import App\n\napp = App('faulty')\n\n\n"
 
@@ -249,7 +249,7 @@ def shell(cli: Cli, command: str) -> Ended:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     return Ended(done.args, done.returncode, done.stdout, done.stderr)
@@ -306,7 +306,7 @@ def on_a_terminal(cli: Cli, *words: str, columns: int = 80, **environ: str) -> s
     os.close(theirs)
     said = b"".join(_read_all(ours))
     os.close(ours)
-    assert process.wait(60) in (0, 3)
+    assert process.wait(DEADLINE_S) in (0, 3)
     return said.decode()
 
 

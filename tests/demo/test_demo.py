@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "DEMO_UNDER_TEST"
 ROW = re.compile(r"^ ?(\S.*?) {2,}.*? (\d+) .*? (ok|WRONG) *$", re.M)
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 class Demo:
@@ -39,7 +39,7 @@ class Demo:
         )
 
     def ended(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=150)
+        out, err = self.process.communicate(timeout=300)
         return self.process.returncode, out, err
 
     def left_behind(self) -> list[psutil.Process]:

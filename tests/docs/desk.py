@@ -37,7 +37,7 @@ from tests.docs.pages import ROOT, Block
 __all__ = ["Desk", "SnippetFailed"]
 
 SHOP = ROOT / "docs" / "shop.py"
-WITHIN_S = 90
+WITHIN_S = 180
 CHECKED_ONLY = re.compile(r"^(make|git|cd) ")  # `make test` would run this very test
 ENDLESS = re.compile(r"(^|\s)penstock (worker|dev|up|serve)\s(?!.*--help)")
 NATS_PORT = re.compile(r"(?P<own>--port )4222|(?:localhost|127\.0\.0\.1):4222")

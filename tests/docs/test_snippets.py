@@ -17,7 +17,7 @@ MIN_REASON_CHARS = 12
 with_snippets = [page for page in PAGES if any(block.language in RUN for block in page.blocks)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", with_snippets, ids=lambda page: page.name)
 def test_the_snippets_of_a_page_run(page: Page, tmp_path: Path) -> None:
     with Desk(tmp_path) as desk:
