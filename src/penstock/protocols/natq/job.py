@@ -7,6 +7,7 @@ of this job's processing record: whoever took over has moved it, and our write i
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -148,19 +149,20 @@ class Job:
         if too_large(written) and final.fits:  # a limit that we did not know
             final, ack = oversize(decision.output, len(final.record)), False
             written = await self._write(final, drops=False)
-        if lost_race(written):
-            await forget_large(final.output, source.room)
-            return Gone(f"another worker wrote the record of {run_id}")
-        if not isinstance(written, Stored) and not self._give_up_on_result(written):
-            return self._later(SettledKind.RETRYING, FAULT_DELAY)
+        if not isinstance(written, Stored):
+            if lost_race(written):
+                await forget_large(final.output, source.room)
+                return Gone(f"another worker wrote the record of {run_id}")
+            if not self._give_up_on_result(written):
+                return self._later(SettledKind.RETRYING, FAULT_DELAY)
         if points.armed:
             points.reach("natq.finished")
         await self._close(ack, final.output)
         kind = SettledKind.SUCCEEDED if ack else SettledKind.PARKED
         return Settled(kind, attempt=self.invocation.attempt, dead_lettered=buried)
 
-    async def _write(self, final: FinalRecord, *, drops: bool) -> Written:
-        return await self._source.records.finish(
+    def _write(self, final: FinalRecord, *, drops: bool) -> Coroutine[Any, Any, Written]:
+        return self._source.records.finish(
             self.invocation.work_id,
             final.record,
             revision=self._revision,

@@ -148,12 +148,14 @@ class Records:
                     written = await self._put(key, record, at, ttl, before=written)
                 else:
                     written = at
+                if isinstance(written, Stored):
+                    break
                 if revision is not None and await self._ground_is_gone(written, run_id):
                     revision, written = None, _UNTRIED
                     continue
             except (LinkError, ApiError) as error:
                 written = Unknown(error.message)
-            if isinstance(written, Stored) or lost_race(written) or too_large(written):
+            if lost_race(written) or too_large(written):
                 break
             await asyncio.sleep(pause)
         return written
