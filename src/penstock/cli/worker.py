@@ -64,8 +64,10 @@ def worker(loaded: Loaded, app: str, **flags: bool) -> int:
 def _serve(settings: Settings, application: App, spec: str, protocols: Sequence[str]) -> int:
     """One worker process; its exit code."""
     from penstock.app import serve
+    from penstock.runtime import heap
 
     def ready(addresses: Sequence[str]) -> None:
+        heap.settle()
         at = ", ".join(map(masked_url, addresses))
         say(f"serving {spec} over {', '.join(protocols)} at {at}")
 
