@@ -98,6 +98,7 @@ class _Bulk:
     ) -> None:
         self.report = BulkReport()
         self._publisher = publisher
+        self._link = publisher.link
         self._window = window
         self._on_failure = on_failure
         self._under_way: deque[tuple[int, Outgoing, asyncio.Future[Written]]] = deque()
@@ -105,7 +106,7 @@ class _Bulk:
 
     def try_send(self, message: Outgoing) -> bool:
         """Send if window and link have room."""
-        if len(self._under_way) >= self._window or not self._publisher.link.has_room:
+        if len(self._under_way) >= self._window or not self._link.has_room:
             return False
         self._under_way.append((self._sent, message, self._write(message)))
         self._sent += 1
@@ -116,7 +117,7 @@ class _Bulk:
             if len(self._under_way) >= self._window:
                 await self.settle(self._window // 2)  # refill by halves: the pipe never runs dry
             else:
-                await self._publisher.link.room()
+                await self._link.room()
 
     async def settle(self, left: int) -> None:
         """Wait until at most ``left`` writes are under way."""
@@ -139,7 +140,7 @@ class _Bulk:
         for _ in range(MAX_REPEATS):
             if not isinstance(result, Unknown) or message.msg_id is None:
                 break
-            await self._publisher.link.room()
+            await self._link.room()
             result = await self._write(message)
         return result
 

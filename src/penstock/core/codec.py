@@ -24,14 +24,20 @@ class JsonError(ValueError):
     """A value that is not JSON, or text that is not; the message names the path where known."""
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, encoder: msgspec.json.Encoder = _encoder) -> bytes:
     """``value`` as compact UTF-8 JSON. Raises `JsonError` for what JSON cannot say."""
-    return _checked(value, _encoder)
+    try:
+        data = encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise JsonError(str(error)) from error
+    if b"null" in data:
+        _refuse_nan(value, "$")
+    return data
 
 
 def encode_ordered(value: Any) -> bytes:
     """As `encode`, with sorted members: equal values give equal bytes (for hashes)."""
-    return _checked(value, _ordered)
+    return encode(value, _ordered)
 
 
 def decode(data: bytes | bytearray | memoryview | str) -> Any:
@@ -40,16 +46,6 @@ def decode(data: bytes | bytearray | memoryview | str) -> Any:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise JsonError(str(error)) from error
-
-
-def _checked(value: Any, encoder: msgspec.json.Encoder) -> bytes:
-    try:
-        data = encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise JsonError(str(error)) from error
-    if b"null" in data:
-        _refuse_nan(value, "$")
-    return data
 
 
 def _refuse_nan(value: Any, path: str) -> None:
