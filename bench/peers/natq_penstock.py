@@ -20,6 +20,7 @@ from penstock.core.events import Silent
 from penstock.protocols.natq.client import Job, NatqClient
 from penstock.protocols.natq.options import NatqOptions
 from penstock.protocols.natq.worker import open_worker
+from penstock.runtime import heap
 from penstock.runtime.options import WorkerOptions
 from penstock.runtime.worker import Worker
 
@@ -71,6 +72,7 @@ async def drain(run: Run) -> None:
     link = await _connect(run)
     task = run.options["task"]
     worker = await _worker(link, task, run)
+    heap.settle()
     async with producer(run):
         with run.measure() as meter:
             await worker.start()
@@ -116,6 +118,7 @@ async def answer(run: Run) -> None:
     """The worker's half of request and reply; a helper process."""
     link = await _connect(run)
     worker = await _worker(link, "echo", run)
+    heap.settle()
     await worker.start()
     await link.flush()
     run.ready()
@@ -165,4 +168,6 @@ async def _worker(link: Link, task: str, run: Run) -> Worker:
     options = WorkerOptions(concurrency=run.options.get("concurrency", 256), signals=False)
     sink = await EventStream.open(link) if run.options.get("events") else Silent()
     served = await open_worker(link, [chosen], NatqOptions(), "bench")
+    for source in served.sources:  # the stock workers' consumers are made beforehand too
+        await source.bind()
     return Worker({task: chosen}, served.sources, served.doors, options, sink, worker_id="bench")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import natq
+from bench import natq, parts
 from bench.kit.model import Contender, Goal, Scenario
 from bench.kit.report import ratio_lines, table, value_of
 from bench.kit.run import percentile
@@ -108,3 +108,16 @@ def test_the_command_lists_suites_and_knows_their_names() -> None:
     wrong = bench("natk")
     assert wrong.returncode == 2
     assert "natq" in wrong.stderr
+
+
+def test_the_parts_of_a_job_are_each_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parts, "WINDOWS", 1)
+    monkeypatch.setattr(parts, "TIMES", 20)
+
+    parts.main()
+
+    shown = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines()]
+    assert "an ack" in {part.strip() for part, _ in shown}
+    assert all(float(cost) > 0 for _, cost in shown)
