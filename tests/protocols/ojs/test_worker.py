@@ -41,6 +41,13 @@ async def flaky(ctx: Context) -> int:
 
 
 @app.task
+async def sleepy(ctx: Context) -> int:
+    if ctx.delivery == 1:
+        await asyncio.sleep(3600)  # until somebody kills this process
+    return ctx.delivery
+
+
+@app.task
 async def wrong() -> None:
     raise Reject("never", code="no")
 
