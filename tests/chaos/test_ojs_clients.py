@@ -15,7 +15,7 @@ from tests.chaos.ojs_stage import OjsStage
 from tests.chaos.points import KillPoint
 
 UNIQUE = [
-    KillPoint("ojs.unique_staged"),  # a job nobody sees, its key not taken
+    pytest.param(KillPoint("ojs.unique_staged"), marks=pytest.mark.slow),  # seen by nobody
     KillPoint("ojs.unique_locked"),  # its key is taken, the job not yet visible
 ]
 IMPATIENT = {"PENSTOCK_OJS__PATIENCE": "500ms"}
@@ -62,9 +62,10 @@ async def test_a_unique_job_whose_producer_died_is_there_once_when_it_is_asked_f
 
 
 CHAINS = [
-    (KillPoint("ojs.workflow_created"), None),  # the workflow is there, no member is
-    (KillPoint("ojs.workflow_started"), None),  # its first member is there
-    (None, KillPoint("ojs.workflow_started")),  # a worker started the next member
+    # the workflow is there, no member is; its first member is there; a worker started the next
+    pytest.param(KillPoint("ojs.workflow_created"), None, marks=pytest.mark.slow),
+    pytest.param(KillPoint("ojs.workflow_started"), None, marks=pytest.mark.slow),
+    pytest.param(None, KillPoint("ojs.workflow_started"), marks=pytest.mark.slow),
     (None, KillPoint("ojs.wrote.completed", 2)),  # a member is done, the next not started
 ]
 
