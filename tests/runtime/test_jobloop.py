@@ -14,7 +14,7 @@ from penstock.core.events import EventKind
 from penstock.core.outcome import After, Done, Failed, Outcome, Snoozed, Word
 from penstock.runtime.observe.metrics import Metrics
 from tests.runtime.scripted import ScriptedSource, ScriptedWire
-from tests.runtime.stage import Cue, Recorder, a_shop, eventually, looping, task
+from tests.runtime.stage import Clock, Cue, Recorder, a_shop, eventually, looping, task
 
 
 async def settled_as(handler: Any, body: Any = None, **options: Any) -> Outcome:
@@ -292,7 +292,7 @@ async def test_no_more_is_taken_for_threads_or_processes_than_there_are() -> Non
 
 
 async def test_time_that_is_spent_waiting_for_a_thread_does_not_count() -> None:
-    cue, wire = Cue(), ScriptedWire(beat_s=0.05)
+    cue, clock, wire = Cue(), Clock(), ScriptedWire(term_s=3600, beat_s=10)
 
     def slow() -> None:
         cue.here()
@@ -300,14 +300,15 @@ async def test_time_that_is_spent_waiting_for_a_thread_does_not_count() -> None:
     def brief() -> str:
         return "in time"
 
-    declared = [slow, task(brief, timeout=0.1)]
-    async with looping(wire, shop=a_shop(*declared, threads=1)) as loop:
+    shop = a_shop(slow, task(brief, timeout=60), threads=1, clock=clock)
+    async with looping(wire, shop=shop) as loop:
         blocking = await wire.enqueue({}, task="slow")
         await cue.is_reached()
         waiting = await wire.enqueue({}, task="brief")
         await eventually(lambda: loop.running == 2)
-        beats = wire.calls["renew"]
-        await eventually(lambda: wire.calls["renew"] >= beats + 10)  # its lease is kept meanwhile
+        clock.jumped_s += 120
+        shop.ticker.sweep()
+        await wire.until(lambda: wire.came_back["renew"] >= 2)  # its lease is kept meanwhile
         cue.go()
         await wire.over(blocking, waiting)
 
