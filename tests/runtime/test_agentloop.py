@@ -230,7 +230,7 @@ async def test_no_more_is_taken_than_may_be_in_hand() -> None:
         assert sum(work.delivery for work in wire.works.values()) == 3
         ledger.gate.set()
         await wire.over(*ids)
-        assert loop._lanes == {}
+        await eventually(lambda: loop._lanes == {})
 
 
 async def test_a_delivery_without_a_lane_is_left_alone_and_costs_no_credit() -> None:

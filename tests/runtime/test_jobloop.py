@@ -333,7 +333,7 @@ async def test_on_a_source_of_many_tasks_a_limited_one_waits_in_hand_and_others_
         await cue.is_reached()
         free = await wire.enqueue({}, task="wide")
         await wire.over(free)
-        assert loop.running == 3
+        await eventually(lambda: loop.running == 3)
         seen = wire.calls["renew"]
         await eventually(lambda: wire.calls["renew"] > seen + 6)  # those that wait are kept too
         cue.go()
