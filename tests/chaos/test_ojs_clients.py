@@ -1,7 +1,8 @@
 """Producers of unique jobs, atomic batches and workflows are killed between their writes.
 
 What was staged and never committed disappears, what was committed counts in full; the
-reconciler of any worker sees to both after `OjsOptions.patience`.
+reconciler of any worker sees to both after `OjsOptions.patience`. The quick version, with all in
+one process, is `tests/protocols/ojs/test_windows.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from tests.chaos.ojs_producer import BATCH, CHAIN
 from tests.chaos.ojs_stage import OjsStage
 from tests.chaos.points import KillPoint
 
+pytestmark = pytest.mark.slow
+
 UNIQUE = [
-    pytest.param(KillPoint("ojs.unique_staged"), marks=pytest.mark.slow),  # seen by nobody
+    KillPoint("ojs.unique_staged"),  # a job nobody sees, its key not taken
     KillPoint("ojs.unique_locked"),  # its key is taken, the job not yet visible
 ]
 IMPATIENT = {"PENSTOCK_OJS__PATIENCE": "500ms"}
@@ -62,10 +65,9 @@ async def test_a_unique_job_whose_producer_died_is_there_once_when_it_is_asked_f
 
 
 CHAINS = [
-    # the workflow is there, no member is; its first member is there; a worker started the next
-    pytest.param(KillPoint("ojs.workflow_created"), None, marks=pytest.mark.slow),
-    pytest.param(KillPoint("ojs.workflow_started"), None, marks=pytest.mark.slow),
-    pytest.param(None, KillPoint("ojs.workflow_started"), marks=pytest.mark.slow),
+    (KillPoint("ojs.workflow_created"), None),  # the workflow is there, no member is
+    (KillPoint("ojs.workflow_started"), None),  # its first member is there
+    (None, KillPoint("ojs.workflow_started")),  # a worker started the next member
     (None, KillPoint("ojs.wrote.completed", 2)),  # a member is done, the next not started
 ]
 

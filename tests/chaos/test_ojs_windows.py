@@ -2,7 +2,8 @@
 
 Every transition is one compare-and-set on the job's record, so each window lies between such a
 write and what somebody makes of it. The worker brings the background services along, so
-promoting and reaping die here too.
+promoting and reaping die here too. `tests/protocols/ojs/test_windows.py` kills a smaller program,
+which enqueues as well, in every point of the room.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tests.chaos.points import KillPoint, RandomKills, Window
 from tests.chaos.scenario import Scenario, run_scenario
 
 WINDOWS: list[Window] = [
-    KillPoint("ojs.wrote.started", 5),  # claimed in the store, this process has not heard
     KillPoint("ojs.handled", 6),  # a handler has ended, nobody knows
-    KillPoint("ojs.wrote.completed", 5),  # completed in the store, its worker has not heard
 ]
 DEEPER: list[Window] = [
+    KillPoint("ojs.wrote.started", 5),  # claimed in the store, this process has not heard
+    KillPoint("ojs.wrote.completed", 5),  # completed in the store, its worker has not heard
     KillPoint("ojs.claimed"),  # claimed and heard, no handler began
     KillPoint("ojs.settled", 5),  # heard, and not accounted for
     KillPoint("ojs.wrote.retrying"),  # an attempt failed, its retry is a record
