@@ -162,7 +162,9 @@ def test_a_server_that_is_not_there_is_exit_3_in_one_message(cli: Cli) -> None:
     done = cli("task", "ls", "--nats", "nats://127.0.0.1:1")
 
     assert done.returncode == 3
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith(
+        "error: no NATS server answers at 127.0.0.1:1: Connection refused"
+    )
     assert "Traceback" not in done.stderr
 
 

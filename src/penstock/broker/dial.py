@@ -24,6 +24,7 @@ from nats.aio.client import Client
 
 from penstock.broker.errors import AuthFailed, LinkError, TlsFailed, Unreachable
 from penstock.broker.options import NatsOptions
+from penstock.core.errors import reason_of
 
 __all__ = ["GuardedClient", "Observer", "connect"]
 
@@ -191,11 +192,5 @@ def _explained(faults: list[Exception], options: NatsOptions) -> LinkError:
     last = told[-1] if told else None
     if isinstance(last, ValueError | nats_errors.Error) and not isinstance(last, TimeoutError):
         return LinkError(f"the NATS server at {where} turned us away: {last}")
-    why = f": {_reason(last)}" if last is not None else ""
+    why = f": {reason_of(last)}" if last is not None else ""
     return Unreachable(f"no NATS server answers at {where}{why}")
-
-
-def _reason(fault: Exception) -> str:
-    if isinstance(fault, TimeoutError):
-        return "no answer in time"
-    return getattr(fault, "strerror", None) or str(fault) or type(fault).__name__

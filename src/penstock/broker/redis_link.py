@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from penstock.broker.redis_port import RedisClosed, RedisLost, RedisTarget, RedisUnreachable
 from penstock.broker.resp import Arg, Push, RedisRefused, Reply, RespReader, encode_command
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, reason_of
 
 __all__ = ["RedisLink", "unheard"]
 
@@ -146,7 +146,7 @@ class RedisLink:
             raise RedisClosed("the Redis link was closed")
         raise RedisUnreachable(
             f"no Redis answered at {_named(self._target)} within {self._connect_timeout} s: "
-            f"{self._failure}"
+            f"{'no reason is known' if self._failure is None else reason_of(self._failure)}"
         ) from self._failure
 
     # -- mending ------------------------------------------------------------------------

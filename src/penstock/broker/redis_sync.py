@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from penstock.broker.redis_port import RedisClosed, RedisLost, RedisTarget, RedisUnreachable
 from penstock.broker.resp import Arg, RedisRefused, Reply, RespReader, encode_command
+from penstock.core.errors import reason_of
 
 __all__ = ["SyncRedisLink"]
 
@@ -125,7 +126,8 @@ class SyncRedisLink:
             if time.monotonic() + pause > deadline:
                 raise RedisUnreachable(
                     f"no Redis answered at {self._target.path or self._target.host}"
-                    f" port {self._target.port} within {self._connect_timeout} s: {failure}"
+                    f" port {self._target.port} within {self._connect_timeout} s:"
+                    f" {reason_of(failure)}"
                 ) from failure
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)

@@ -6,6 +6,7 @@ queue) are return values elsewhere; an exception here means somebody must look.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "UnknownName",
     "Waited",
     "nearest",
+    "reason_of",
 ]
 
 
@@ -112,6 +114,19 @@ class UnknownName(PenstockError):
         hint = f"did you mean {near!r}?" if near else _known(known)
         super().__init__(f"{kind} {name!r} is not known", remedy=hint, code=f"{kind}.unknown")
         self.name = name
+
+
+def reason_of(fault: BaseException) -> str:
+    """Why a connection failed, in the same words on every event loop.
+
+    >>> reason_of(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 4222)"))
+    'Connection refused'
+    """
+    if isinstance(fault, TimeoutError):
+        return "no answer in time"
+    if isinstance(fault, OSError) and (fault.errno or 0) > 0:  # what resolvers say is negative
+        return os.strerror(fault.errno or 0)
+    return getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
