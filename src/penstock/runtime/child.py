@@ -23,9 +23,16 @@ from msgspec import Struct
 
 from penstock.core.context import Context, LeaseLost
 from penstock.core.delivery import Progress
-from penstock.core.errors import PenstockError
+from penstock.core.errors import BadResult, PenstockError
 from penstock.core.invocation import Invocation
-from penstock.core.outcome import Failed, Outcome, failure_of, outcome_of_error, outcome_of_value
+from penstock.core.outcome import (
+    Done,
+    Failed,
+    Outcome,
+    failure_of,
+    outcome_of_error,
+    outcome_of_value,
+)
 
 __all__ = ["Ended", "Kept", "NotPortable", "Note", "Save", "Stop", "Work", "context_from", "main"]
 
@@ -37,6 +44,10 @@ class NotPortable(PenstockError):
 
     code = "process.unpicklable"
     remedy = "Define cpu=True handlers at the top of a module; take and return plain data."
+
+
+class ResultNotPortable(NotPortable, BadResult):
+    """A handler has run, and what it returned cannot come back."""
 
 
 # What goes through the pipe -------------------------------------------------------------
@@ -173,7 +184,8 @@ def _packed(outcome: Outcome) -> bytes:
     try:
         return pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # noqa: BLE001 - pickling raises what it likes
-        refusal = NotPortable(f"the result cannot be sent back: {error}")
+        text = f"the result cannot be sent back: {error}"
+        refusal = ResultNotPortable(text) if isinstance(outcome, Done) else NotPortable(text)
         return pickle.dumps(Failed(failure_of(refusal)), pickle.HIGHEST_PROTOCOL)
 
 

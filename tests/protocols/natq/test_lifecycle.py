@@ -208,6 +208,21 @@ async def test_every_outcome_is_said_in_its_order(
     assert await story.until(told[-1]) == told
 
 
+def cannot_leave_its_process() -> Any:
+    return lambda: None
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+async def test_a_result_of_a_plain_function_that_is_no_data_ends_the_job_too(
+    serve: Serve, client: NatqClient, story: Story, cpu: bool
+) -> None:
+    await serve(a_task(cannot_leave_its_process, cpu=cpu))
+    run = await client.enqueue("job")
+
+    assert (await story.until("TERM"))[:2] == ["put 100", "put 500"]
+    assert "the result " in str((await client.output("job", run.run_id, 5)).error)
+
+
 async def test_a_snooze_takes_its_attempt_back_before_it_lets_go(
     serve: Serve, client: NatqClient, story: Story
 ) -> None:
