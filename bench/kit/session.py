@@ -56,7 +56,7 @@ def hold(
     results = Results(scenario, quick)
     line_up = _available(scenario, results)
     results.rounds = {one.name: [] for one, _ in line_up}
-    many = rounds or (2 if quick else scenario.rounds)
+    many = min(rounds or (2 if quick else scenario.rounds), scenario.rounds)
     for number in range(many):
         turn = number % max(len(line_up), 1)
         for contender, python in line_up[turn:] + line_up[:turn]:
