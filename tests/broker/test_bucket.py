@@ -40,6 +40,17 @@ async def test_a_value_comes_back_with_revision_and_time(link: Link, unique: str
         assert abs(datetime.now(UTC) - entry.created_at) < timedelta(minutes=1)
 
 
+async def test_a_bucket_is_found_where_there_is_one(link: Link, unique: str) -> None:
+    assert await Bucket.find(link, unique) is None
+    await revision_of((await bucket_of(link, unique)).put("a", b"one"))
+
+    found = await Bucket.find(link, unique)
+
+    assert found is not None
+    assert (entry := await found.get("a")) is not None
+    assert entry.value == b"one"
+
+
 async def test_a_key_never_written_is_none(link: Link, unique: str) -> None:
     bucket = await bucket_of(link, unique)
     assert await bucket.get("nothing") is None

@@ -117,16 +117,24 @@ class Bucket:
 
         Raises `UnknownName` when it is missing and may not be made.
         """
-        check_name(name, "bucket")
+        bucket = await cls.find(link, name)
+        if bucket is not None:
+            return bucket
         js = JetStream(link)
+        if create is None:
+            raise UnknownName("bucket", name, await _bucket_names(js))
+        return cls(link, name, await js.ensure_stream(_stream_config(name, create)))
+
+    @classmethod
+    async def find(cls, link: Link, name: str) -> Bucket | None:
+        """The bucket of that name, if there is one: a single look, for where none is usual."""
+        check_name(name, "bucket")
         try:
-            info = await js.stream_info(f"KV_{name}")
+            info = await JetStream(link).stream_info(f"KV_{name}")
         except ApiError as error:
             if error.err_code != STREAM_MISSING:
                 raise
-            if create is None:
-                raise UnknownName("bucket", name, await _bucket_names(js)) from error
-            info = await js.ensure_stream(_stream_config(name, create))
+            return None
         return cls(link, name, info)
 
     @property

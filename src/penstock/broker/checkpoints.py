@@ -19,7 +19,7 @@ from penstock.broker.bucket import Bucket, BucketConfig, Outcome
 from penstock.broker.publisher import Refused, Stored, Unknown
 from penstock.core import codec
 from penstock.core.context import LeaseLost
-from penstock.core.errors import PenstockError, UnknownName
+from penstock.core.errors import PenstockError
 from penstock.core.invocation import Checkpoint, ProtocolName
 
 if TYPE_CHECKING:
@@ -106,11 +106,8 @@ class Checkpoints:
         return f"{self._protocol}.{name}.{work_id}"
 
     async def _open(self, *, make: bool) -> Bucket | None:
-        if self._bucket is None:
-            try:
-                self._bucket = await Bucket.open(
-                    self._link, self._name, create=self._config if make else None
-                )
-            except UnknownName:
-                return None
+        if self._bucket is None and make:
+            self._bucket = await Bucket.open(self._link, self._name, create=self._config)
+        elif self._bucket is None:  # every redelivered job looks, and mostly nobody saves any
+            self._bucket = await Bucket.find(self._link, self._name)
         return self._bucket
