@@ -33,6 +33,7 @@ from penstock.protocols.natq.rules import (
     SomeoneElses,
     on_delivery,
 )
+from penstock.protocols.natq.schemas import UnfitResult
 from penstock.protocols.natq.wire import Output
 
 FOREVER = RetryPolicy(backoff=rules.BACKOFF)
@@ -116,6 +117,12 @@ def test_a_request_whose_result_json_cannot_say_gets_the_seed_s_words_and_no_det
     output = replied(outcome_of_error(BadResult("the result is not JSON: a object is not JSON")))
 
     assert output == Output("r", "t", 500, UNSET, "Internal server error")
+
+
+def test_a_request_is_told_where_a_result_is_not_as_announced() -> None:
+    output = replied(outcome_of_error(UnfitResult("not a number at $.n")))
+
+    assert (output.status, output.error) == (500, "not a number at $.n")
 
 
 def test_a_retry_with_a_delay_gets_that_delay() -> None:

@@ -32,6 +32,7 @@ from penstock.protocols.natq.wire import INTERNAL_ERROR, Output, StatusCode
 __all__ = [
     "BACKOFF",
     "FAULT_DELAY",
+    "UNFIT_RESULT",
     "Abandon",
     "Again",
     "AlreadyDone",
@@ -49,6 +50,7 @@ __all__ = [
 
 BACKOFF: Final = Backoff()  # 2, 4, 8 … 60 s: the seed's min(2^n, 60)
 _BAD_RESULT: Final = f"{BadResult.__module__}.{BadResult.__qualname__}"
+UNFIT_RESULT: Final = "result.schema"  # the code of a result that is not as announced
 FAULT_DELAY: Final = timedelta(seconds=5)  # a fault of the worker itself, not of the handler
 
 
@@ -189,7 +191,7 @@ def reply_to(outcome: Outcome, *, task_id: str, run_id: str) -> Output:
         case Done(value=value, status=status):
             return Output(run_id, task_id, status or StatusCode.OK, _data(value))
         case Failed(failure=failure) if _BAD_RESULT in failure.lineage:
-            said = INTERNAL_ERROR if failure.code == BadResult.code else failure.message
+            said = failure.message if failure.code == UNFIT_RESULT else INTERNAL_ERROR
             return Output(run_id, task_id, int(StatusCode.INTERNAL_ERROR), UNSET, said)
         case Failed(failure=failure, verdict=verdict):
             return _failed_output(failure, verdict, task_id, run_id, None)

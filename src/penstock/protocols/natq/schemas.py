@@ -13,6 +13,7 @@ from msgspec import UNSET
 from penstock.core.errors import BadInput, BadResult
 from penstock.core.outcome import Done, Failed, Outcome, failure_of
 from penstock.core.schema import Validator
+from penstock.protocols.natq.rules import UNFIT_RESULT
 from penstock.protocols.natq.wire import Output
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["ResultCheck", "UnfitResult", "input_validator", "refuse_unfit"]
 class UnfitResult(BadResult):
     """A handler returned something else than its task announces."""
 
-    code = "result.schema"
+    code = UNFIT_RESULT
     remedy = "correct the handler, or the output schema it is registered with"
 
 
