@@ -18,7 +18,7 @@ from penstock.protocols.ojs.timing import when_due
 from penstock.protocols.ojs.worker import FACILITIES, QueueSource
 from tests.contracts.delivery import LIVE, DeliveryContract
 
-from .conftest import OpenEngine
+from .conftest import OpenEngine, until
 from .stories import take
 
 LEASE = timedelta(seconds=1)
@@ -84,3 +84,19 @@ async def wire(open_engine: OpenEngine) -> AsyncIterator[OjsWire]:
 
 class TestOjsDelivery(DeliveryContract):
     """The contract, unchanged."""
+
+
+async def test_work_that_is_not_for_this_worker_does_not_wait_for_it(engine: Engine) -> None:
+    """Or the watchdog would take it for deaf, and a probe would end a worker that is well."""
+    client = await OjsClient.open(engine.shared.room.link, engine.options)
+    source = QueueSource(engine, "default", {"job": "job"}, "ann")
+    index = engine.shared.books.index
+
+    await client.enqueue("somebody-elses", {})
+    await until(lambda: index.counts("default")["available"] == 1)
+    assert await source.waiting() == 0
+
+    await client.enqueue("job", {})
+    await until(lambda: index.counts("default")["available"] == 2)
+    assert await source.waiting() == 1
+    await client.close()

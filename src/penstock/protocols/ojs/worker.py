@@ -34,6 +34,8 @@ __all__ = ["FACILITIES", "Presence", "QueueSource", "queue_of", "sources_of"]
 
 _log = logging.getLogger("penstock.ojs")
 
+_LOOKED_AT: Final = 200  # of those that wait, when somebody asks whether any does
+
 FACILITIES: Final = Facilities(
     checkpoint=Facility.NATIVE,
     progress=Facility.NATIVE,
@@ -79,7 +81,20 @@ class QueueSource:
         return [Job(self._engine, r, self._tasks[r.job.type], self._holder) for r in records]
 
     async def waiting(self) -> int | None:
-        return self._engine.shared.books.index.counts(self.queue)["available"]
+        """Jobs that this worker could have had, among the next few; ``None`` under a limit.
+
+        A pause, a limit or types that others serve keep work waiting, and nobody is deaf.
+        """
+        shared = self._engine.shared
+        own, config = shared.queues.of(self.queue), shared.queues.config(self.queue)
+        if own is not None and own.paused:
+            return 0
+        limits = (config.rate_limit, config.concurrency, own.max_per_second if own else None)
+        if limits != (None, None, None):
+            return None
+        index = shared.books.index
+        ready = (index.get(job_id) for job_id in index.first_ready(self.queue, _LOOKED_AT))
+        return sum(1 for e in ready if e is not None and e.type in self._tasks and not e.limit_key)
 
     async def stop(self) -> None:
         self._stopped = True
