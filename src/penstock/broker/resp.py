@@ -30,6 +30,7 @@ Reply: TypeAlias = object
 
 _BULK, _INT, _STATUS, _ERROR, _ARRAY = b"$:+-*"
 _PUSH, _MAP, _NULL = b">%_"
+_NESTED = (_ARRAY, _PUSH, _MAP)
 _MAX_LINE = 64 * 1024
 
 
@@ -78,16 +79,21 @@ class RespReader:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._open: list[tuple[list[Reply], int]] = []  # arrays still missing members
+        self._open: list[tuple[list[Reply], int]] = []  # arrays, and how many each still misses
 
+    # One flat loop on purpose: a leased job is a dozen values, and a call costs more than a value.
     def feed(self, data: bytes) -> list[Reply]:
         """The replies that ``data`` completes, oldest first. Raises `RespError` on nonsense."""
         buffer = self._rest + data if self._rest else data
         end = len(buffer)
+        find = buffer.find
         position = 0
         replies: list[Reply] = []
+        around = self._open
+        around[:1] = [(replies, -1)]  # below all arrays: never whole
+        members, missing = around.pop()
         while position < end:
-            eol = buffer.find(b"\r\n", position)
+            eol = find(b"\r\n", position)
             if eol < 0:
                 if end - position > _MAX_LINE:
                     raise RespError("a reply line never ended")
@@ -104,36 +110,27 @@ class RespReader:
                     if after > end:
                         break
                     value = buffer[start : after - 2]
-            elif kind == _ARRAY:
-                size = int(buffer[position + 1 : eol])
+            elif kind in _NESTED:
+                size = int(buffer[position + 1 : eol]) * (2 if kind == _MAP else 1)
                 if size > 0:
-                    self._open.append(([], size))
+                    around.append((members, missing))
+                    members, missing = (Push() if kind == _PUSH else []), size
                     position = after
                     continue
                 value = [] if size == 0 else None
-            elif kind in (_PUSH, _MAP):
-                size = int(buffer[position + 1 : eol]) * (1 if kind == _PUSH else 2)
-                self._open.append((Push() if kind == _PUSH else [], size))
-                position = after
-                continue
             else:
                 value = _line(kind, buffer[position + 1 : eol])
             position = after
-            self._place(value, replies)
+            members.append(value)
+            missing -= 1
+            while not missing:  # the array is whole, and perhaps the one around it with it
+                value = members
+                members, missing = around.pop()
+                members.append(value)
+                missing -= 1
+        around.append((members, missing))
         self._rest = buffer[position:]
         return replies
-
-    def _place(self, value: Reply, replies: list[Reply]) -> None:
-        """Put ``value`` into the innermost open array, closing those it completes."""
-        arrays = self._open
-        while arrays:
-            members, size = arrays[-1]
-            members.append(value)
-            if len(members) < size:
-                return
-            arrays.pop()
-            value = members
-        replies.append(value)
 
 
 def _line(kind: int, text: bytes) -> Reply:
