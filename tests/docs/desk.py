@@ -7,7 +7,8 @@
   page is over, and must then end in peace. A file that is saved while ``penstock dev`` runs has
   been reloaded before anything else happens.
 - The well-known ports of NATS and Redis stand for ports of the test's own, with a server behind
-  them unless the page starts one there; nothing else in a snippet is changed.
+  them unless the page starts one there, and so does our own for HTTP, where the page starts it;
+  nothing else in a snippet is changed.
 - Every desk has the `shop.py` of the tutorial on it, so a page about something else need not
   repeat it.
 """
@@ -39,8 +40,9 @@ __all__ = ["Desk", "SnippetFailed"]
 SHOP = ROOT / "docs" / "shop.py"
 WITHIN_S = 180
 CHECKED_ONLY = re.compile(r"^(make|git|cd) ")  # `make test` would run this very test
-ENDLESS = re.compile(r"(^|\s)penstock (worker|dev|up|serve)\s(?!.*--help)")
+ENDLESS = re.compile(r"(^|\s)penstock (worker|dev|up|serve)\b(?!.*--help)")
 NATS_PORT = re.compile(r"(?P<own>--port )4222|(?:localhost|127\.0\.0\.1):4222")
+HTTP_PORT = re.compile(r"(?:localhost|127\.0\.0\.1):8080")
 REDIS_PORT = re.compile(r"(?:localhost|127\.0\.0\.1):6379")
 _FILE_NAME = re.compile(r"^# ([\w./-]+\.(?:py|toml))\s*$", re.MULTILINE)
 _READY = "serving "
@@ -62,6 +64,7 @@ class Desk:
         self._beside: list[Beside] = []
         self._nats_port = 0
         self._redis_port = 0
+        self._http_port = 0
         self._state = folder / ".shell-state"
         home = folder / ".home"
         home.mkdir()
@@ -176,6 +179,7 @@ class Desk:
 
     def _addressed(self, text: str) -> str:
         text = NATS_PORT.sub(self._nats_at, text)
+        text = HTTP_PORT.sub(self._http_at, text)
         return REDIS_PORT.sub(self._redis_at, text)
 
     def _nats_at(self, found: re.Match[str]) -> str:
@@ -184,6 +188,10 @@ class Desk:
                 free_port() if found["own"] else self._stack.enter_context(EmbeddedNats()).port
             )
         return f"{found['own'] or '127.0.0.1:'}{self._nats_port}"
+
+    def _http_at(self, _: re.Match[str]) -> str:
+        self._http_port = self._http_port or free_port()
+        return f"127.0.0.1:{self._http_port}"
 
     def _redis_at(self, _: re.Match[str]) -> str:
         if not self._redis_port:
