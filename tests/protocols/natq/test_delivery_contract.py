@@ -11,12 +11,13 @@ import pytest
 from penstock.broker.publisher import Stored
 from penstock.broker.streams import ConsumerConfig
 from penstock.core.delivery import Delivery, SettledKind, Source
+from penstock.core.outcome import Done
 from penstock.core.policy import Backoff
 from penstock.protocols.natq.client import NatqClient
 from penstock.protocols.natq.records import Records
 from penstock.protocols.natq.wire import consumer_name
 from penstock.protocols.natq.worker import FACILITIES, JobSource
-from tests.contracts.delivery import LIVE, DeliveryContract
+from tests.contracts.delivery import LIVE, DeliveryContract, take_one
 from tests.protocols.natq.conftest import a_task
 
 if TYPE_CHECKING:
@@ -95,3 +96,31 @@ class TestNatqDelivery(DeliveryContract):
         yield wire
         for source in wire.sources:
             await source.stop()
+
+
+async def test_what_the_consumer_may_not_hand_out_does_not_wait(
+    link: Link, options: NatqOptions
+) -> None:
+    """Or the watchdog would take this worker for deaf while others hold all that may be held."""
+    client = await NatqClient.open(link, options)
+    await client.room.jetstream.ensure_consumer(
+        options.stream,
+        ConsumerConfig(
+            durable_name=consumer_name(_TASK),
+            filter_subject=options.async_prefix + _TASK,
+            ack_policy="explicit",
+            deliver_policy="all",
+            max_ack_pending=1,
+        ),
+    )
+    source = JobSource(client.room, a_task(), "ann")
+    await source.bind()
+    for _ in range(2):
+        await client.enqueue(_TASK, {})
+    assert await source.waiting() == 2
+
+    held = await take_one(source)
+
+    assert await source.waiting() == 0
+    await held.settle(Done())
+    await source.stop()

@@ -138,6 +138,9 @@ class JobSource:
             )
         except (LinkError, ApiError):
             return None
+        most = info.config.max_ack_pending or 0
+        if 0 < most <= info.num_ack_pending:  # as many are held as may be held at once
+            return 0
         return info.num_pending
 
     async def stop(self) -> None:
