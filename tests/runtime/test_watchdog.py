@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.core.events import EventKind
+from penstock.core.outcome import Done
 from penstock.runtime.options import WorkerOptions
 from penstock.runtime.watchdog import BlockWatch, DeafWatch
 from penstock.runtime.worker import Worker
@@ -52,6 +53,28 @@ async def test_a_deaf_source_is_named_asked_anew_and_well_again_once_it_hears() 
 
         await wire.over(work_id)
         assert await watch.look() == []
+        assert watch.deaf == frozenset()
+
+
+async def test_who_was_deaf_is_well_once_nothing_waits_any_more() -> None:
+    """Or a probe would end a worker that was cured, only because others did the work."""
+    clock, wire = Clock(), ScriptedWire("quick")
+    source = DeafSource(wire)
+    async with looping(wire, shop=a_shop(quick, clock=clock), sources=[source]) as loop:
+        watch = DeafWatch(loop, 60, clock)
+        await eventually(lambda: not source.deaf)
+        source.deaf = True  # and will be so once more
+        work_id = await wire.enqueue({})
+        clock.jumped_s += 61
+        assert await watch.look() == ["scripted"]
+        assert await watch.look() == []
+        assert watch.deaf == {"scripted"}
+
+        (delivery,) = await ScriptedSource(wire).take(1, timedelta(0))
+        await delivery.settle(Done())
+        await watch.look()
+
+        assert wire.outcomes(work_id) == ["Done"]
         assert watch.deaf == frozenset()
 
 

@@ -45,22 +45,27 @@ class DeafWatch:
 
     async def look(self) -> list[str]:
         """Check every source; those that are newly found deaf are named, and asked anew."""
-        found = []
+        found: list[str] = []
         for desk in self._loop.desks:
             name = desk.source.name
             if self._deaf.get(name, desk.received) != desk.received:
                 del self._deaf[name]
-            if not self._silent(desk):
+            silent = self._silent(desk)
+            if not silent and name not in self._deaf:
                 continue
             if not await self._has_waiting(desk):
-                self._deaf.pop(name, None)
-                continue
-            _log.error("source %s hears nothing although work is waiting: asking anew", name)
-            if name not in self._deaf:
-                found.append(name)
-            self._deaf[name] = desk.received
-            self._loop.rearm(desk)
+                self._deaf.pop(name, None)  # others did it, or there never was any
+            elif silent:
+                self._cure(desk, found)
         return found
+
+    def _cure(self, desk: Desk, found: list[str]) -> None:
+        name = desk.source.name
+        _log.error("source %s hears nothing although work is waiting: asking anew", name)
+        if name not in self._deaf:
+            found.append(name)
+        self._deaf[name] = desk.received
+        self._loop.rearm(desk)
 
     def _silent(self, desk: Desk) -> bool:
         asked = desk.seat.polling > 0 and not desk.lost
