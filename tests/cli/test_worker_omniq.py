@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from penstock.broker.probe import probe
 from penstock.broker.redis_embedded import EmbeddedRedis
 from penstock.protocols.omniq.sync_client import SyncOmniqClient
 from tests.cli.conftest import Cli, clean_environ
@@ -100,10 +102,27 @@ def test_several_protocols_at_once(shop: Cli, redis_server: EmbeddedRedis) -> No
         with SyncOmniqClient(redis_server.url) as client:
             client.publish("resize", {"image": "e"})
             until_exists(shop.folder, "e.800")
+        told = subject_count(int(nats_url.rpartition(":")[2]), "penstock.event.omniq.succeeded")
+        assert told == 1  # lifecycle events go to NATS where there is one
         worker.send(signal.SIGTERM)
         assert worker.ended() == 0, worker.said
     finally:
         worker.kill()
+
+
+def subject_count(port: int, subject: str) -> int:
+    """How many messages the events' stream has under ``subject``, once there is one."""
+    while True:
+        info = msgspec.json.decode(
+            probe(
+                port,
+                "$JS.API.STREAM.INFO.PENSTOCK_EVENTS",
+                msgspec.json.encode({"subjects_filter": subject}),
+            )
+        )
+        if counts := info.get("state", {}).get("subjects"):
+            return int(counts[subject])
+        time.sleep(0.02)
 
 
 def test_a_worker_may_serve_some_queues_only(shop: Cli, redis_server: EmbeddedRedis) -> None:
