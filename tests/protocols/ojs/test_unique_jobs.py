@@ -53,6 +53,19 @@ async def test_terminal_states_can_be_in_the_way_for_a_period(engine: Engine) ->
     await push(engine, unique={**policy, "period": "PT0.001S"})
 
 
+async def test_a_job_that_is_still_in_the_way_outlives_its_retention(
+    open_engine: OpenEngine,
+) -> None:
+    engine = await open_engine(keep_completed=timedelta(milliseconds=100))
+    policy = {**BY_ARGS, "states": ["completed"], "period": "PT1H"}
+    kept, other = await push(engine, args=[1], unique=policy), await push(engine)
+    for record in await fetch(engine, count=2):
+        await ack(engine, record.id)
+    await until(lambda: other.id not in engine.shared.books.index)
+    refusal = conflicting(await try_push(engine, args=[1], unique=policy))
+    assert refusal.details["existing_job_id"] == kept.id
+
+
 async def test_ignore_answers_with_the_existing_job(engine: Engine) -> None:
     first = await push(engine, unique=BY_ARGS)
     again = await try_push(engine, unique={**BY_ARGS, "on_conflict": "ignore"})

@@ -11,15 +11,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
+
+from msgspec import Raw
 
 from penstock.broker.errors import LinkClosed
 from penstock.core.errors import PenstockError
 from penstock.protocols.ojs.entry import Entry
+from penstock.protocols.ojs.instants import of_ms
 from penstock.protocols.ojs.record import Record
 from penstock.protocols.ojs.refusal import Refusal, wrong_state
 from penstock.protocols.ojs.shared import Shared
 from penstock.protocols.ojs.timing import Later, Purge, when_due
+from penstock.protocols.ojs.unique import is_remembered
 
 __all__ = ["Clockwork"]
 
@@ -104,14 +109,14 @@ class Clockwork:
         shared, entry = self._shared, self._shared.books.index.get(job_id)
         if entry is None:
             return
-        exempt = self._exempt(entry)
+        needed = self._exempt(entry)
         ripe: Purge | Later | None = None
 
         def decide(record: Record) -> Record | Refusal:
             nonlocal ripe
-            found = when_due(
-                record, shared.clock(), shared.dice, shared.keeping(record), exempt=exempt
-            )
+            now = shared.clock()
+            exempt = needed or _in_the_way(record, now)
+            found = when_due(record, now, shared.dice, shared.keeping(record), exempt=exempt)
             if isinstance(found, Record):
                 return found
             ripe = found
@@ -135,3 +140,11 @@ class Clockwork:
             return
         if await store.purge(job_id, found.revision) and found.record.unique_key:
             await self._shared.locks.forget(found.record.unique_key, job_id)
+
+
+def _in_the_way(record: Record, now: datetime) -> bool:
+    """Whether a finished job is still remembered by its unique key."""
+    policy = record.job.unique
+    if not record.is_terminal or not isinstance(policy, Raw):
+        return False
+    return is_remembered(policy, record.state, of_ms(record.created_ms), now)

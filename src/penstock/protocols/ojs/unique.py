@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from penstock.protocols.ojs.fields import Fields
+from penstock.protocols.ojs.fields import Fields, members
 from penstock.protocols.ojs.instants import duration
 from penstock.protocols.ojs.names import STATES
 from penstock.protocols.ojs.refusal import Refusal, invalid
@@ -34,6 +34,7 @@ __all__ = [
     "canonical",
     "decide",
     "duplicate",
+    "is_remembered",
     "parse_unique",
     "unique_key",
 ]
@@ -150,6 +151,15 @@ def in_the_way(policy: UniquePolicy, holder: Holder, now: datetime) -> bool:
     if holder.state not in policy.states:
         return False
     return not policy.period or now < holder.created_at + duration(policy.period)
+
+
+def is_remembered(policy: Raw, state: str, created_at: datetime, now: datetime) -> bool:
+    """Whether a finished job must outlive its retention, because by its own policy it is still
+    in the way of equal ones."""
+    chosen = parse_unique(Fields(members(policy, "unique"), "unique"))
+    if not chosen.period or state not in chosen.states:
+        return False
+    return now < created_at + duration(chosen.period)
 
 
 def duplicate(holder: Holder, key: str = "") -> Refusal:
