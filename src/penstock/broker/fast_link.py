@@ -136,6 +136,12 @@ class FastLink(Link):
         await self._flush_queue().put(written)
         await written
 
+    @property
+    def has_room(self) -> bool:
+        requests = self._requests
+        pending_bytes: int = self.client._pending_data_size
+        return len(requests.waiting) < requests.max_in_flight and pending_bytes < self._mark
+
     def _pending_bytes(self) -> int:
         size: int = self.client._pending_data_size
         return size

@@ -40,6 +40,7 @@ __all__ = ["Binding", "Shape"]
 Shape = Literal["auto", "fields", "whole"]
 _NO_ARGUMENTS: Final = (dict, list, type(None), type(MISSING))
 _NOWHERE: Final[Mapping[str, str]] = {}
+_LARGEST_INT: Final = 2**63 - 1
 
 
 class Binding:
@@ -279,6 +280,8 @@ class Binding:
         if value is None or value is True or value is False:
             return value
         if type(value) is str and value.isascii():
+            return value
+        if type(value) is int and -_LARGEST_INT <= value <= _LARGEST_INT:
             return value
         try:
             ready = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_foreign)

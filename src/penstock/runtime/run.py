@@ -216,7 +216,8 @@ async def _said(run: Run) -> Outcome:
         said = await call.wait()
         outcome = said if plan.runs_in is RunsIn.PROCESS else outcome_of_value(said)
     if type(outcome) is Done:
-        return Done(_encoded(plan, outcome.value), outcome.status)
+        ready = _encoded(plan, outcome.value)
+        return outcome if ready is outcome.value else Done(ready, outcome.status)
     return outcome
 
 

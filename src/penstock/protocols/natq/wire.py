@@ -50,7 +50,7 @@ INTERNAL_ERROR: Final = "Internal server error"
 
 _RESERVED: Final = frozenset({"runId", "dropResultOnSuccess"})
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]+")
-_RUN_ID = re.compile(r"[-/_=A-Za-z0-9](?:[-/_=.A-Za-z0-9]*[-/_=A-Za-z0-9])?")
+_is_run_id = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*").fullmatch
 _PATH = re.compile(r" at (\$\S*)")
 _SUBJECT = re.compile(r"[^\s.*>$][^\s.*>]*(?:\.[^\s.*>]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
@@ -139,7 +139,7 @@ def check_task_id(task_id: str) -> str:
 
 def check_run_id(run_id: str) -> str:
     """``run_id`` if it can be part of a key. Raises `BadRunId` otherwise."""
-    if len(run_id) > _MAX_RUN_ID_CHARS or ".." in run_id or not _RUN_ID.fullmatch(run_id):
+    if len(run_id) > _MAX_RUN_ID_CHARS or not _is_run_id(run_id):
         raise BadRunId(run_id)
     return run_id
 
