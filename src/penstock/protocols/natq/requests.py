@@ -63,11 +63,12 @@ class RequestDoor:
         return f"natq:{self._subject}"
 
     async def start(self, receive: RequestSink) -> None:
-        """Pass each request to ``receive``, on the loop, as it arrives."""
+        """Pass each request to ``receive``, on the loop, as it arrives; from now on they do."""
         self._receive = receive
         self._subscription = await self._link.subscribe(
             self._subject, self._on_message, queue=consumer_name(self._task_id)
         )
+        await self._link.flush()  # until then the server would say that nobody is here
 
     async def drain(self) -> None:
         if self._subscription is not None:
