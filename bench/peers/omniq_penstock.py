@@ -72,8 +72,11 @@ def lease_one_by_one(run: Run) -> None:
     with SyncOmniqClient(run.url) as client:
         _lease_and_ack(client, 50)
         _fill(client, 50)
-        with run.measure():
+        link = SyncRedisLink(run.url)
+        link.execute("CONFIG", "RESETSTAT")
+        with run.measure() as meter:
             _lease_and_ack(client, run.count)
+        meter.more = {"steps": _steps(link) / run.count}
 
 
 async def consume(run: Run) -> None:
@@ -203,6 +206,16 @@ def calls_of(url: str, meter: Meter) -> Iterator[None]:
     yield
     meter.more = {"evalsha_s": scripts_used(link)[0] / (time.monotonic() - began)}
     link.close()
+
+
+def _steps(link: SyncRedisLink) -> int:
+    """Commands that Redis carried out, those inside scripts as well."""
+    told: Any = link.execute("INFO", "commandstats")
+    return sum(
+        int(line.partition("calls=")[2].partition(",")[0])
+        for line in told.decode().splitlines()
+        if line.startswith("cmdstat_")
+    )
 
 
 def _each(held: list[Any], call: Any) -> Any:

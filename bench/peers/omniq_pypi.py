@@ -34,8 +34,12 @@ def lease_one_by_one(run: Run) -> None:
     _lease_and_ack(client, 50)
     for n in range(50):
         client.publish(queue=QUEUE, payload={"n": n})
-    with run.measure():
+    raw = redis.Redis.from_url(run.url)
+    raw.config_resetstat()
+    with run.measure() as meter:
         _lease_and_ack(client, run.count)
+    told = raw.info("commandstats").values()
+    meter.more = {"steps": sum(command["calls"] for command in told) / run.count}
 
 
 def consume(run: Run) -> None:

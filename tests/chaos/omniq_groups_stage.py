@@ -106,7 +106,18 @@ class GroupsStage:
                 one.signal(signal.SIGUSR1)
             await asyncio.sleep(1)  # the test has failed; this is for its message
             said = "\n".join(f"exit code {one.exit_code}:\n{one.output[-6000:]}" for one in by)
-            raise Unmet(f"{error}\n{said}") from None
+            raise Unmet(f"{error}\n{await self._left()}\n{said}") from None
+
+    async def _left(self) -> str:
+        """What is still there, for the message of a failure."""
+        async with self._raw() as raw:
+            base = f"{{{self.queue}}}"
+            left = {"time": await raw.time()}
+            for lane in ("active", "delayed", "groups:ready"):
+                left[lane] = await raw.zrange(f"{base}:{lane}", 0, 20, withscores=True)
+            for key in await raw.keys(f"{base}:g:*:wait"):
+                left[key] = await raw.llen(key)
+            return str(left)
 
     @asynccontextmanager
     async def audited(self) -> AsyncIterator[None]:
