@@ -23,7 +23,8 @@ class Contender:
     ``share``: the part of the scenario's count it does, for those that would take minutes;
     rates and costs are per piece, so they stay comparable. ``packages``: what it needs from
     the registry, installed into an environment of its own (empty: ours is used).
-    ``prepare``: its own way to put the work in place, instead of the scenario's.
+    ``prepare``: its own way to put the work in place, instead of the scenario's. ``place``: where
+    it works, if not where the others do.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Contender:
     loop: Loop = "uvloop"
     packages: tuple[str, ...] = ()
     prepare: str | None = None
+    place: Place | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 

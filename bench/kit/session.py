@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ def _available(scenario: Scenario, results: Results) -> list[tuple[Contender, st
 def _once(
     scenario: Scenario, contender: Contender, python: str, quick: bool, prefix: str
 ) -> Figures:
-    with places.fresh(scenario.place) as server:
+    with places.fresh(contender.place or scenario.place) as server:
         told: dict[str, Any] = {
             "url": server.url,
             "server_pid": server.pid,
@@ -113,7 +114,18 @@ def _once(
 
 def _child(python: str, told: dict[str, Any], timeout_s: float) -> Figures | None:
     """Run one program in a process of its own; its figures, if it measured any."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        return _ran(python, told, timeout_s, folder)
+
+
+def _ran(python: str, told: dict[str, Any], timeout_s: float, folder: str) -> Figures | None:
+    """The same; applications of peers that read no stdin find their address in ``BENCH_URL``."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "BENCH_URL": told["url"],
+        "BENCH_COUNT": str(Path(folder) / "count"),
+    }
     try:
         ran = subprocess.run(
             [python, "-m", "bench.kit.child"],
