@@ -72,8 +72,8 @@ class Registry:
                 f"task {own_name!r} has retry= and also retries= or backoff=",
                 remedy="say it all in the retry policy",
             )
-        if concurrency is not None and concurrency < 1:
-            raise ConfigError("concurrency is at least 1", remedy="leave it out for no own limit")
+        _check_number(own_name, "retries", retries, 0)
+        _check_number(own_name, "concurrency", concurrency, 1)
         binding = Binding.of(fn, shape=input)
         task = Task(
             name=own_name,
@@ -127,3 +127,13 @@ def _runs_in(name: str, binding: Binding, *, cpu: bool) -> RunsIn:
             )
         return RunsIn.LOOP
     return RunsIn.PROCESS if cpu else RunsIn.THREAD
+
+
+def _check_number(task: str, word: str, given: object, least: int) -> None:
+    """Refuse what is no whole number of at least ``least``; `None` says nothing."""
+    if given is None or (type(given) is int and given >= least):
+        return
+    raise ConfigError(
+        f"{word} of task {task!r} is a whole number of at least {least}, not {given!r}",
+        remedy=f"leave {word} out for the default",
+    )
