@@ -116,22 +116,34 @@ class WakeUps:
             self._open(entry.queue)
 
     async def republish(self) -> None:
-        """Make up for wake-ups that were lost: of queues where work waits and no message does."""
+        """Make up for wake-ups that were lost: of jobs that have waited for a while, and whose
+        message we do not hold where the stream has none that we do not hold."""
         if not self._steward.owned:
             return
         shared, index = self._shared, self._shared.books.index
         for queue in index.queues():
-            if not index.has_ready(queue) or self._counts[queue]:
-                continue
-            if await self._pending(queue):
+            lost = self._without_message(queue)
+            if not lost or await self._pending(queue) > self._counts[queue]:
                 continue
             again = f":{shared.now_ms}"
-            for job_id in index.first_ready(queue, _AGAIN):
+            for job_id in lost:
                 found = shared.books.known(job_id) or await shared.books.store.read(job_id)
                 if found is not None and found.record.state == "available":
                     publish(shared, found.record, again)
 
     # Inside -----------------------------------------------------------------------------
+
+    def _without_message(self, queue: str) -> list[str]:
+        """Jobs at the head of a queue that have waited longer than a message is under way."""
+        shared = self._shared
+        long_ago = shared.now_ms - shared.options.patience.total_seconds() * 1000
+        return [
+            job_id
+            for job_id in shared.books.index.first_ready(queue, _AGAIN)
+            if job_id not in self._held
+            and (entry := shared.books.index.get(job_id)) is not None
+            and entry.stamp_ms <= long_ago
+        ]
 
     async def _run(self) -> None:
         while True:
