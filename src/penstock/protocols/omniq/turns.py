@@ -130,13 +130,20 @@ class Turns:
             self._runner = None
 
     async def _one(self) -> None:
-        if self._unheard is not None and not await self._regained(self._unheard):
+        if self._unheard is not None:
+            if self._ends:  # what is to be told need not wait for what was not heard
+                await self._turn(self._next_ends(), (), 0)
+            await self._regain(self._unheard)
             return
-        ends, asks = self._gathered()
+        ends, asks = self._next_ends(), [ask for ask in self._asks if not ask.answer.done()]
+        self._asks.clear()
         asked = sum(ask.count for ask in asks)
         count = min(asked + (len(ends) if self._plenty and not self._stopped else 0), _MOST)
-        if not ends and not count:
-            return
+        if ends or count:
+            await self._turn(ends, asks, count)
+
+    async def _turn(self, ends: Sequence[_End], asks: Sequence[_Ask], count: int) -> None:
+        """One call, and what follows from its answer or from none."""
         try:
             turn = await self._call(ends, count)
         except RedisClosed as error:
@@ -161,17 +168,15 @@ class Turns:
             for end, ended in zip(ends, turn.ended, strict=True):
                 end.tell(await self._resolved(end, ended) if end.doubtful else ended)
 
-    def _gathered(self) -> tuple[list[_End], list[_Ask]]:
-        """The next ends, bounded in number and size, and all requests that still wait."""
+    def _next_ends(self) -> list[_End]:
+        """The next ends, bounded in number and size."""
         ends: list[_End] = []
         size = 0
         while self._ends and len(ends) < _MOST and size < _MOST_BYTES:
             end = self._ends.popleft()
             ends.append(end)
             size += len(end.settle.text)
-        asks = [ask for ask in self._asks if not ask.answer.done()]
-        self._asks.clear()
-        return ends, asks
+        return ends
 
     async def _call(self, ends: Sequence[_End], count: int) -> Turn:
         if points.armed:
@@ -191,8 +196,8 @@ class Turns:
             self.skew_ms = job.lock_until_ms - job.timeout_ms - now_ms()
         return turn
 
-    async def _regained(self, number: int) -> bool:
-        """Ask for the leases of a turn that was not heard. False: not now."""
+    async def _regain(self, number: int) -> None:
+        """Ask for the leases of a turn that was not heard; later again if that is not heard."""
         try:
             jobs = await self._client.regain(self._queue, self._holder, number)
         except _FAULTS as error:
@@ -202,10 +207,10 @@ class Turns:
             if self._loop.time() > self._forget_at:
                 self._unheard = None
             await self._pause()
-            return False
+            return
         except RedisClosed:
             self._unheard = None
-            return True  # the turn that follows tells everybody
+            return  # the turn that follows tells everybody
         self._unheard = None
         if jobs:
             _log.info("%d leases of %s were found again", len(jobs), self._queue)
@@ -217,7 +222,6 @@ class Turns:
                 ask.answer.set_result(self.spare(ask.count))
             else:
                 self._asks.append(ask)
-        return True
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._pause_s)
