@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,6 @@ from tests.conformance.natq.suite import Report, chosen, run_suite
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "natq_e2e_worker.py"
 
-needs_a_runtime = pytest.mark.skipif(
-    not all(find_spec(name) for name in ("penstock.runtime.worker", "penstock.settings")),
-    reason="the runtime and the settings have not been written yet",
-)
 
 UPSTREAM_WEAKNESSES = {
     "async.bad_json_reason",
@@ -100,7 +95,6 @@ async def test_each_flaw_of_a_flawed_worker_is_seen() -> None:
     assert len(report.of("FAIL")) == len(FLAWS_SEEN_BY)
 
 
-@needs_a_runtime
 async def test_our_worker_keeps_every_promise() -> None:
     report = await run_suite(module("penstock_worker"), chosen())
 
@@ -108,7 +102,6 @@ async def test_our_worker_keeps_every_promise() -> None:
     assert not report.of("skip"), told(report, "skip")
 
 
-@needs_a_runtime
 async def test_the_example_worker_passes_all_that_its_seven_tasks_can_show() -> None:
     selected = [check for check in chosen() if all(task.startswith("e2e-") for task in check.needs)]
     report = await run_suite([sys.executable, str(EXAMPLE)], selected)
@@ -117,7 +110,6 @@ async def test_the_example_worker_passes_all_that_its_seven_tasks_can_show() -> 
     assert not report.of("skip"), told(report, "skip")
 
 
-@needs_a_runtime
 async def test_two_example_workers_agree_on_the_attempts_of_a_job() -> None:
     """They count deliveries: a counter in memory would start anew in the other worker."""
     command = [sys.executable, str(EXAMPLE)]
