@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ConfigError, UnknownName
-from penstock.web.auth import Role, Tokens
+from penstock.web.auth import Role, Tokens, check_bind
 from penstock.web.mounts import Mounts
 from penstock.web.server import HttpServer, parse_address
 
@@ -73,6 +73,7 @@ async def _started(
 ) -> tuple[HttpServer, list[OjsFace]]:
     tokens = tokens_of(settings.http)
     host, port = parse_address(settings.http.bind)
+    check_bind(host, tokens)  # before anything is started for it
     faces = [await _face(protocol, settings, hall, stack) for protocol in protocols]
     mounts = Mounts()
     for face in faces:
